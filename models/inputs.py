@@ -29,10 +29,12 @@ def check_inputs_match(saved_inputs: Mapping[str, Any], names: Sequence[str]) ->
         return
     saved_features = _feature_names(saved_inputs)
     current_features = _feature_names(current_inputs)
+    # A feature that this code lacks may be one of a plugin that is not loaded.
     if missing := saved_features - current_features:
         raise MissingPluginError(
             f"it takes other features than this code computes: {', '.join(sorted(missing))}"
         )
+    # Else this code has more features, or other shapes or units.
     lacking = ", ".join(sorted(current_features - saved_features))
     detail = f": it lacks {lacking}" if lacking else ""
     raise ModelInputError(f"it takes other features than this code computes{detail}")

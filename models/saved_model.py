@@ -162,6 +162,7 @@ def _check_digests(folder: Path, description: dict[str, Any]) -> None:
     digests.
     """
     digests = description.get("weights")
+    # The seal is a digest of the description itself.
     if SEAL in description and not has_seal(description):
         damaged = "model.json"
     elif digests is not None and file_digest(folder / "weights.pt") not in digests:

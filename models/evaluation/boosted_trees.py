@@ -111,6 +111,7 @@ def boosted_trees(
     columns = required_columns(["hlf", "label", "weight"])
     table = pa.concat_tables([read_parquet(file, columns) for file in files])
     labels = table["label"].to_numpy()
+    # Each event counts with its weight times the factor of its class.
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
     hlf = model_inputs(table, ["hlf"])["hlf"]
     model = fitted_trees(hlf, labels, weights, classes=classes, seed=seed)

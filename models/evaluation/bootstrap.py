@@ -339,7 +339,7 @@ def _stratum(
     random_weights = np.ones((num_groups, 1 + num_replicas))
     random_weights[:, 1:] = rng.standard_exponential((num_groups, num_replicas))
     weight_of_group = np.bincount(groups, weights, minlength=num_groups)
-    # A column of four shapes: half an event and one event that pass, and the same that fail.
+    # The column of four shapes is for half an event and one event that pass, then that fail.
     shapes = np.array([_HALF_AND_ONE * 2]).T
     return Stratum(
         label=label,

@@ -101,17 +101,19 @@ def expected_calibration_errors(
         the draws whose error is at least the observed one.
     """
     num_events, num_classes = probabilities.shape
-    # Probabilities in a sample whose classes have these total weights, before normalisation.
+    # The parts of the classes in the sample scale their probabilities; the sum is not yet 1.
     in_sample = probabilities * np.bincount(labels, weights, minlength=num_classes)
-    # A uniform random number above k of an event's cumulative probabilities draws class k.
+    # A label is drawn as the number of these cumulative probabilities below a uniform random
+    # number.
     limits = np.cumsum(in_sample / in_sample.sum(axis=1, keepdims=True), axis=1)[:, :-1]
+    # Each probability has a bin, (num_events, num_classes), as in `calibration`.
     bins = np.searchsorted(np.arange(1, NUM_BINS) / NUM_BINS, probabilities)
     num_draws = min(_MOST_DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN // num_events))
     errors = np.empty((num_draws, num_classes))
     for draw in range(num_draws):
         drawn = (generator.random((num_events, 1)) > limits).sum(axis=1)
-        # Each drawn class gets the total weight 1 / num_classes; an infinite sum guards empty
-        # classes.
+        # Each drawn class gets the total weight 1 / num_classes; a class that is not drawn gets
+        # none.
         sums = np.bincount(drawn, weights, minlength=num_classes)
         share = weights / np.where(sums > 0, sums, np.inf)[drawn] / num_classes
         for label in range(num_classes):

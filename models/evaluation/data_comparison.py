@@ -131,6 +131,7 @@ class _VisibleEvents(NamedTuple):
         """Mark the visible events of a score; `blinding_axes` are the scores of other models."""
         simulation = np.ones(len(score.simulation_odds), np.bool_)
         data = np.ones(len(score.data_odds), np.bool_)
+        # An event is hidden if any other model's score is in a blinded bin.
         for axis in blinding_axes:
             simulation &= axis.simulation_odds < axis.blind_from
             data &= axis.data_odds < axis.blind_from

@@ -70,6 +70,7 @@ def data_labels(labels: PlotLabels, numbers: Mapping[str, Any]) -> PlotLabels:
 
 def _plot_stack(axes: Axes, overlay: Overlay, task: EvaluationTask) -> None:
     """Draw the simulated classes stacked, the signal on top, and their statistical uncertainty."""
+    # The last of the list is on top: the signal.
     order = [*task.mixture.fractions, *task.signal.fractions]
     mplhep.histplot(
         [overlay.classes[label] for label in order],

@@ -97,6 +97,7 @@ def plot_models(
     curves = {}
     for background in first.curves:
         curves[background] = {model.name: model.curves[background] for model in models}
+    # Both figures show the same curves; a rejection is 1 / background efficiency.
     for name, rejection in (("background_efficiency", False), ("rejection", True)):
         figure = plot_curves(
             curves,

@@ -59,9 +59,9 @@ class EvaluationProgress:
             self._on_progress(self._num_done, self._num_events, activity)
 
     def counter(self, activity: str) -> Callable[[int], None]:
-        """Return a function that adds its argument, a number of events, to the count.
+        """Return a function that takes a number of events, and adds it to the count.
 
-        It reports them under the name of this activity.
+        It reports the count under the name of this activity.
         """
         return partial(self.show, activity)
 
@@ -115,13 +115,15 @@ def evaluate(
                 train = _predict_train(candidate, train_files, task, train_events, progress)
             progress.show(f"measuring {candidate.name}")
             test = task.scored(predictions)
-            # Classes whose test events measure nothing leave events and task, each with a sentence
-            # about it.
+            # A class whose test events measure nothing is taken out of events and task; a sentence
+            # says so.
             measured, task, sentences = measurable_events(test, task)
             replicas = replicas or replicas_of(measured, task)
             model = EvaluatedModel(
                 candidate, test, measured, *measure(measured, train, replicas, task)
             )
+            # Every model lists the unmeasured classes, also those that an earlier model took out of
+            # the task.
             unmeasured += [sentence for sentence in sentences if sentence not in unmeasured]
             model.numbers["num_events"] = len(test.labels)
             model.numbers["not_measurable"] = [*unmeasured, *model.numbers["not_measurable"]]
@@ -134,6 +136,7 @@ def evaluate(
         # The data are compared last, since a score of any model may blind an event.
         if data:
             _add_data(models, data, task, out_dir, save)
+        # JSON has no NaN or infinity; such numbers become null.
         metrics = only_finite(_metrics(models, task))
         _write_json(out_dir / "metrics.json", metrics, indent=1)
         _write_json(out_dir / "curves.json", only_finite(_curves(models)))
@@ -156,6 +159,7 @@ def _num_predictions(
     """
     label_columns = [read_parquet(file, ["label"])["label"].to_numpy() for file in test_files]
     labels = np.concatenate(label_columns)
+    # Only the main training of each model predicts training events.
     num_train = min(train_events, sum(num_rows(file) for file in train_files))
     total = 0
     for candidate in candidates:
@@ -178,6 +182,7 @@ def _predict_test(
     """
     on_events = progress.counter(f"predicting with {candidate.name}")
     predictions = predict(candidate.model, files, also=["hlf"], on_events=on_events)
+    # The features are needed for the measurements, not in the files.
     written = predictions.drop_columns(["hlf"])
     write_parquet(written, task.classes, folder / "predictions.parquet")
     write_root(written, task.classes, folder / "predictions.root")
@@ -271,6 +276,8 @@ def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
             "signal": metrics["signal"],
             "signals": metrics["signals"],
             "fractions": metrics["mixture"]["fractions"],
+            # `wanted` is the efficiency that defines a point, `threshold` the score that reaches
+            # it.
             "points": [
                 _decision("signal_efficiency", point) for point in numbers["working_points"]
             ],

@@ -49,6 +49,7 @@ def plot_confusion(confusion: Mapping[str, Any], labels: PlotLabels) -> Figure:
     figure, first = new_figure(labels, panels=2, height=5.6)
     names = [literal_text(name) for name in confusion["classes"]]
     shares, counts = np.array(confusion["by_truth"]), np.array(confusion["events"])
+    # The panels show the same colours, with shares on the left and counts on the right.
     _draw_matrix(figure.axes[0], shares, [[f"{share:.3f}" for share in row] for row in shares])
     _draw_matrix(figure.axes[1], shares, [[f"{count:,}" for count in row] for row in counts])
     for axes, unit in zip(figure.axes, ("shares of a row", "events"), strict=True):
@@ -91,6 +92,8 @@ def plot_scores(
     for output, axes in zip(outputs, figure.axes, strict=True):
         output_name = classes[output]
         for label, name in enumerate(classes):
+            # The points of class k are the fraction (k + 1) / (num_classes + 1) of a bin from its
+            # left edge.
             positions = edges[:-1] + (label + 1) / (len(classes) + 1) / _SCORE_BINS
             heights, errors = _shares_in_bins(test, output, label, edges)
             legend = f"true {literal_text(name)}"
@@ -104,6 +107,7 @@ def plot_scores(
                 drawn.append(heights)
                 _write_p_value(axes, name, label, tests[output_name][name]["p_value"])
         axes.set(xlabel=f"Probability of {literal_text(output_name)}", xlim=(0, 1))
+    # The factor leaves room for the p-values at the top.
     show_positive(first, drawn, room=12)
     first.set_ylabel(f"Share of events / {1 / _SCORE_BINS:g}")
     legend_below(figure, first, columns=3)
@@ -198,6 +202,7 @@ def _draw_histogram(
 
     Values outside the axis are in two further bins, which are drawn at its ends.
     """
+    # This storage keeps sums of weights and of their squares, the variances.
     histogram: Any = hist.Hist(axis, storage=hist.storage.Weight())
     histogram.fill(values, weight=weights)
     look = line_look(label)
@@ -246,6 +251,7 @@ def plot_calibration(calibration: Mapping[str, Any], labels: PlotLabels) -> Figu
     """
     figure, first = new_figure(labels, panels=len(calibration))
     for axes, (name, numbers) in zip(figure.axes, calibration.items(), strict=True):
+        # The diagonal marks a perfect calibration.
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
         predicted = [bin_["mean_predicted"] for bin_ in numbers["bins"]]
         values, bars = _values_and_bars([bin_["observed"] for bin_ in numbers["bins"]])
@@ -334,6 +340,7 @@ def plot_importance(
     height = 0.8 / len(importances)
     for index, (model, losses) in enumerate(importances.items()):
         axes.barh(
+            # The bars of the first model are the upper ones in each row.
             np.arange(len(features)) + 0.4 - height * (index + 0.5),
             [losses[feature]["value"] for feature in features],
             height,

@@ -74,6 +74,7 @@ def _no_working_point(events: ScoredEvents, replicas: Replicas, task: Evaluation
     if any(point["measurable"] for point in points):
         return ""
     efficiencies = ", ".join(f"{point['wanted']:g}" for point in points)
+    # The lowest signal efficiency lets most signal events fail.
     num_failing = max(point["num_failing"] for point in points)
     return (
         f"none of its working points ({efficiencies}) can be measured: on {len(events.labels)} "

@@ -110,6 +110,7 @@ def importance(
         for first in range(0, num_events, _BATCH_SIZE):
             rows = np.arange(first, min(first + _BATCH_SIZE, num_events))
             permuted = permutation(_select(columns, rows), _select(columns, donors[rows]))
+            # The score is the probability of the signal, summed over its classes.
             probabilities = model.probabilities(permuted)[:, list(signal)]
             scores.append(probabilities.astype(np.float64).sum(axis=1))
             if on_events:
@@ -148,6 +149,7 @@ def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
         return {}
     permutations: dict[str, Permutation] = {}
     for name, flags in _PARTICLE_TYPES.items():
+        # A particle is of the type if one of these features is 1.
         flag_columns = [PARTICLE_FEATURE_NAMES.index(flag) for flag in flags]
         permutations[name] = partial(_permute_particles, flag_columns=flag_columns)
     if "hlf" in inputs:

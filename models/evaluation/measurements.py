@@ -72,6 +72,7 @@ def measure(
         replicas: Bootstrap replicas of the test events.
         task: The classes, the signal and the working points.
     """
+    # Each background needs a score of its own, which is optimal against it.
     scores = {
         name: _score_against(events, replicas, task, fractions, GRID)
         for name, fractions in task.backgrounds.items()
@@ -142,6 +143,7 @@ def _numbers_of_classes(
     The areas under the ROC curve (`auc`) are those of one class against all others in equal parts.
     """
     events_per_class = np.bincount(events.labels, minlength=len(task.classes)).tolist()
+    # With two classes only the signal's output is measured: the other one is 1 minus it.
     areas = {
         task.classes[label]: _area_one_vs_rest(events.probabilities, replicas, label)._asdict()
         for label in task.outputs
@@ -179,6 +181,7 @@ def _numbers_of_cuts(
 
     `score` is that against all backgrounds, with cuts at the signal efficiencies of the curves.
     """
+    # The points are also needed for the efficiencies against kinematics.
     points = points_at_signal(events, score.replicas, task)
     return {
         "working_points": points,
@@ -301,8 +304,7 @@ def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
     num_classes = len({stratum.label for stratum in replicas.strata})
     shares = []
     for stratum in replicas.strata:
-        # Bin 0 of `is_wrong` holds the events that are right; `[:1]` keeps this row for all
-        # replicas.
+        # `sums` has one row for each bin; the first one (`[:1]`) holds the events that are right.
         weight_right = replicas.sums(stratum, is_wrong, 2)[:1]
         is_right = 1.0 - is_wrong[stratum.rows]
         weight2_right = np.square(replicas.weights[stratum.rows]) @ is_right
@@ -395,6 +397,7 @@ def _train_against_test(
         by_truth = {}
         for label, name in enumerate(task.classes):
             in_train, in_test = train.labels == label, test.labels == label
+            # Only events of the same true class are comparable.
             by_truth[name] = kolmogorov_smirnov(
                 train.probabilities[in_train, output],
                 train.weights[in_train],

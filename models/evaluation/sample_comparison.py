@@ -64,6 +64,7 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
     weights = np.concatenate([first_weights, second_weights])
     scores = np.zeros(len(is_second))
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    # The trees of each fold score the events that they did not train on.
     for train, test in folds.split(features, is_second):
         trees = HistGradientBoostingClassifier(
             max_iter=60,
@@ -72,6 +73,7 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
             l2_regularization=1.0,
             random_state=seed,
         )
+        # The trees learn to tell the second sample (1) from the first one (0).
         trees.fit(features[train], is_second[train], sample_weight=weights[train])
         scores[test] = trees.predict_proba(features[test])[:, 1]
     rng = np.random.default_rng(seed)
@@ -104,28 +106,32 @@ def transfer(
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(len(events.features)) for events in tested]
     test, own_train, other_train = [], [], []
+    # For each class, a random half is the test, the other half the own training.
     for events, other_events, order in zip(tested, others, orders, strict=True):
         num_test = len(order) // 2
+        # Both trainings have the same number of events of each class.
         num_train = min(len(order) - num_test, len(other_events.features))
         test.append(_select(events, order[:num_test]))
         own_train.append(_select(events, order[num_test:][:num_train]))
         other_order = rng.permutation(len(other_events.features))
         other_train.append(_select(other_events, other_order[:num_train]))
+    # Only the test events are joined; the trainings stay separate by class.
     features = np.concatenate([events.features for events in test])
     labels = np.repeat(np.arange(len(test)), [len(events.features) for events in test])
     # Every class has the total weight 1 in the test.
     weights = np.concatenate([events.weights / events.weights.sum() for events in test])
-    # (num_replicas, num_events) weights, each with its own random factor.
+    # Each of the (num_replicas, num_events) weights has its own random factor.
     replicas = weights * rng.exponential(size=(_REPLICAS, len(labels)))
 
-    # First axis: trained on the own sample (0), or on the other one (1).
+    # The first axis tells whether the training was on the own sample (0), or on the other one (1).
     is_right = np.zeros((2, _NETWORKS, len(labels)), dtype=np.bool_)
     for index, train in enumerate((own_train, other_train)):
         for network in range(_NETWORKS):
             predicted = _perceptron(train, seed + network).predict(features)
             is_right[index, network] = predicted == labels
-    # (2, num_networks) accuracies on the events, and (2, num_replicas) means over the networks.
+    # Accuracies on the events as they are have the shape (2, num_networks).
     by_network = is_right @ weights / weights.sum()
+    # Accuracies in each replica are means over the networks, (2, num_replicas).
     by_replica = (is_right.mean(axis=1) @ replicas.T) / replicas.sum(axis=1)
     return {
         "own": _estimate(by_network[0], by_replica[0]),

@@ -119,6 +119,7 @@ def describe_weights(weights: Floats) -> str:
     sizes = np.abs(weights[weights != 0])
     if not len(sizes):
         return f"{len(weights)} events of no weight"
+    # The smallest weight is the unit, so that a common factor does not change the text.
     relative = weights / sizes.min()
     values = np.unique(np.round(relative, 6))
     if len(values) <= _MOST_LISTED:

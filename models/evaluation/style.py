@@ -153,7 +153,9 @@ def new_figure(
             common x axis.
     """
     figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=0.04))
+    # The canvas draws without a display.
     FigureCanvasAgg(figure)
+    # Panels of a row share the y axis, rows of a panel the x axis.
     axes = figure.subplots(
         len(ratios),
         panels,
@@ -195,7 +197,7 @@ def new_grid(
         axes = figure.subplots(
             rows * axes_of_panel, columns, squeeze=False, height_ratios=ratios * rows
         )
-    # From the order of the rows of axes to (panel row, panel column, axes of the panel).
+    # Rows of axes become (panel row, panel column, axes of the panel).
     by_panel = axes.reshape(rows, axes_of_panel, columns).transpose(0, 2, 1)
     grid = by_panel.reshape(rows * columns, axes_of_panel)
     for unused in grid[panels:].ravel():

@@ -88,6 +88,7 @@ def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     points = []
     for index, first_point in enumerate(varied[0]["working_points"]):
         efficiencies = {}
+        # Each class has its own envelope at each working point.
         for name in first_point["efficiencies"]:
             efficiencies[name] = _spread(
                 [variation["working_points"][index]["efficiencies"][name] for variation in varied]
@@ -146,6 +147,7 @@ def _efficiency_shifts(
     """
     nominal_passes = task.score(nominal.probabilities) >= threshold
     varied_passes = task.score(varied.probabilities) >= threshold
+    # Classes that do not count stay null.
     shifts: dict[str, dict[str, float] | None] = dict.fromkeys(task.classes)
     for label in task.measured_labels:
         in_class = labels == label
@@ -185,6 +187,7 @@ def _share_shift(
     Both variations hold the same events in the same order. Events that are not selected still count
     in the total, so losing them lowers the share.
     """
+    # An event passes if it is selected and its score is above the threshold.
     nominal_share = _share(
         nominal.weights[in_class], (nominal_passes & nominal.is_selected)[in_class]
     )
@@ -210,7 +213,7 @@ def _share(weights: Floats, passing: NDArray[np.bool_]) -> Statistic:
     """Weighted share that passes; NaN if the weights add up to 0 or less."""
     total = weights.sum() if WeightSums.of(weights).is_positive else np.nan
     share = float(weights @ passing / total)
-    # The derivative of the share by an event's weight, times this weight.
+    # An event's influence is its weight times the derivative of the share by this weight.
     return Statistic(share, weights * (passing - share) / total)
 
 
@@ -228,12 +231,12 @@ def _area(labels: Labels, events: EventVariation, task: EvaluationTask) -> Stati
         return Statistic(np.nan, np.full(len(labels), np.nan))
     # Classes that do not count have no events here.
     weight_of_class[weight_of_class == 0] = np.nan
-    # Fraction of each class in its mixture, of the signal or of the backgrounds.
+    # Each class has its fraction in its mixture, of the signal or of the backgrounds.
     fractions = np.zeros(num_classes)
     for mixture in (task.signal, task.mixture):
         for label, fraction in mixture.fractions.items():
             fractions[label] = fraction
-    # An event's share of its mixture: signal and background each add up to 1.
+    # The events of the signal add up to 1, and so do those of the backgrounds.
     event_fractions = (fractions / weight_of_class)[labels] * events.weights
 
     scores = np.where(events.is_selected, task.score(events.probabilities), -np.inf)

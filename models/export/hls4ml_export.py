@@ -155,7 +155,7 @@ class _FixedPoint(NamedTuple):
         return f"fixed<{self.bits},{self.integer_bits},RND,SAT>"
 
     def round(self, values: Floats) -> NDArray[np.float64]:
-        """Round values to these numbers."""
+        """Round values to the nearest numbers of this format, ties up; the range limits them."""
         step = 2.0**-self.fraction_bits
         most = 2 ** (self.bits - 1)
         multiples = np.floor(values.astype(np.float64) / step + 0.5)

@@ -57,7 +57,7 @@ def measure_latency(
         start = perf_counter_ns()
         exported.run(feeds)
         times[call] = perf_counter_ns() - start
-    # From ns to us.
+    # The clock counts ns, the result is in us.
     times /= 1000
     return Latency(
         p50=float(np.median(times)),
@@ -95,7 +95,7 @@ def measure_throughput(
         exported.run(feeds)
         calls += 1
         elapsed = perf_counter_ns() - start
-    # From events per ns to events per s.
+    # The elapsed time is in ns, the result is events per s.
     return calls * batch_size / elapsed * 1e9
 
 

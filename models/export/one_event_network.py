@@ -95,7 +95,7 @@ class HoldingEncoder(nn.Module):
         self.scaling = _plain(encoder.scaling)
         self.reads_from_end = encoder.reads_from_end
         self.gru = nn.GRU(num_features + 1, width, batch_first=True)
-        # The weights of the new input, to the three gates of each unit.
+        # These are the weights of the new input, to the three gates of each unit.
         padding_weights = torch.zeros(3 * width, 1)
         # torch keeps the gates in the order reset, update, new.
         padding_weights[width : 2 * width] = _HOLD

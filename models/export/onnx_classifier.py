@@ -144,6 +144,7 @@ def _fit_rows(
             "Give it to `model.onnx`, which takes any number."
         )
     fitted = np.zeros((num_events, num_rows, num_features), np.float32)
+    # Only valid rows are copied, so padding is 0 whatever it was.
     is_particle = np.arange(length) < num_particles[:, None]
     fitted[:, :length][is_particle] = particles[is_particle]
     return fitted

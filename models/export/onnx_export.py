@@ -149,6 +149,7 @@ def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> 
 
     `inputs` are the names of the file's inputs, which may be fewer than those of the network.
     """
+    # `described` also has inputs; those of the file replace them.
     document = {
         **spec.described(),
         "inputs": inputs_json(inputs),

@@ -49,7 +49,7 @@ def largest_difference(
         differences.append(_difference(model, exported, _invalid_features(events), len(rows)))
     if "particles" in model.inputs:
         differences.append(_difference(model, exported, _invalid_particles(events), len(rows)))
-    # A batch of no events.
+    # An empty batch must not fail.
     differences.append(_difference(model, exported, events, 0))
     # numpy's maximum is NaN if one of the values is; Python's may not be.
     return float(np.max(differences))

@@ -52,6 +52,7 @@ def rotated_columns(name: str) -> RotatedColumns:
         array([2, 8])
     """
     names = INPUT_COLUMNS[name].names
+    # The table says for each column how it changes if an event rotates.
     rotations = [feature.rotation for feature in INPUT_COLUMNS[name].features]
 
     def columns_with(rotation: RotationBehaviour) -> NDArray[np.int64]:

@@ -82,7 +82,7 @@ class _PadToOne(torch.autograd.Function):
 
         The widths of the padding are max(shape, least shape) - shape.
         """
-        # The least lengths: one event and one row; the features need no padding.
+        # At least one event and one row are needed; the axis of features needs no padding.
         least_shape = torch.tensor([1, 1, 0] if column.type().dim() > 1 else [1])
         shape = graph.op("Shape", column)
         padded_shape = graph.op("Max", shape, graph.op("Constant", value_t=least_shape))

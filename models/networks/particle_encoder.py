@@ -68,7 +68,7 @@ def _reversed(particles: Tensor, num_particles: Tensor) -> Tensor:
     row_numbers = torch.arange(length, device=particles.device)
     # Row i of the result is row n - 1 - i of n valid ones; padding repeats row 0.
     rows = (num_particles[:, None] - 1 - row_numbers).clamp(min=0)
-    # Index of the first row of each event, if the rows of all events are in one list.
+    # The rows of all events are in one list, so each event has an index at which its rows begin.
     first_rows = torch.arange(num_events, device=particles.device)[:, None] * length
     return particles.flatten(0, 1)[rows + first_rows]
 

@@ -128,6 +128,7 @@ def _section_of_networks(names: tuple[str, ...]) -> type[NetworksSettings]:
     names_field = Field(
         default=["hlf"], min_length=1, description=f"Networks to train. {summaries}"
     )
+    # Each network is a field, with its settings class as type and the defaults as value.
     sections: dict[str, Any] = {name: (NETWORKS[name], NETWORKS[name]()) for name in names}
     return create_model(
         NetworksSettings.__name__,
