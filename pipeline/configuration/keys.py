@@ -125,15 +125,14 @@ def _check_key(section: Any, key: str | int, outer_keys: Keys, source: str) -> N
 
 
 def _inner_section(section: Any, key: str | int, key_type: Any) -> Any:
-    """Return the section or list at a key of a section, which is changed where that is missing.
+    """Return the section or list at a key of a section; the outer section may be changed.
 
-    A missing one becomes an empty section, and a name alone, such as `algorithm: ar-sgd`, the
-    section of that name. `key_type` is the type of the value in the config.
+    A missing inner section is created empty. A name alone, such as `algorithm: ar-sgd`, becomes
+    `algorithm: {name: ar-sgd}`, if the type of the value, `key_type`, is a section with kinds.
     """
     if isinstance(section, dict) and section.get(key) is None:
         section[key] = {}
     elif isinstance(section[key], str) and any(map(kind_of, sections_in(key_type))):
-        # The name alone stands for a section with this `name`.
         section[key] = {"name": section[key]}
     return section[key]
 
@@ -157,9 +156,9 @@ def _parse_value(text: str, value_type: Any, source: str) -> Any:
 def _typed_keys(model: type[BaseModel], names: Sequence[str]) -> Iterator[tuple[str | int, Any]]:
     """Yield each key of a path with the type of its value; the type is None if it is not known.
 
-    It follows the annotations of the config from section to section. A number becomes the index of
-    a list item. In a mapping of text, such as the Spark properties, the remaining names are one key
-    with dots.
+    It follows the annotations from the class of the config inwards. In a list, a number becomes an
+    index. In a mapping of text, such as the Spark properties, all remaining names are one key with
+    dots: `spark.conf.a.b` has the keys `spark`, `conf` and `a.b`.
     """
     value_type: Any = model
     for depth, name in enumerate(names):

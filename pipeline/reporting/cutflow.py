@@ -79,9 +79,9 @@ def cutflow(
 ) -> list[Step]:
     """Compute the cutflow: events and weights after each step from `in the files` to `selected`.
 
-    Sums of each sample come from the counters of the two stages; samples of a class are added up.
-    From the sums follow two efficiencies, in events relative to the files, in weights relative to
-    all generated events.
+    Sums of each sample come from the counters of the stages `ingest` and `features`; a column adds
+    up those of a sample or class. From the sums follow two efficiencies: one in events, relative to
+    those in the files, and one in weights, relative to all generated events.
 
     Args:
         ingested: Counters of `ingest`.

@@ -126,6 +126,9 @@ def render(
 ) -> str:
     """Return the report as one HTML page, with all figures inside.
 
+    The template `report.html` gets numbers from the manifests, the records that each stage writes
+    about its version, and figures from the folders of the versions.
+
     Args:
         versions: The versions in use of all stages that have run.
         report: The section `report` of the config, with what the files say in the place of null.
@@ -194,8 +197,8 @@ def _share(interval: Any) -> str:
 def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
     """Return the variables of the template, except figures.
 
-    Settings and counters of the stages come first; later keys replace earlier ones of the same
-    name.
+    The settings of `features` and `report`, and the counters of three stages, become variables
+    under their own names. Later entries replace earlier ones of the same name.
     """
     manifests = {stage: version.manifest for stage, version in versions.items()}
     counters = {stage: manifest.counters for stage, manifest in manifests.items()}
@@ -239,11 +242,13 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
         "shown_point": summary.point_to_show(runs),
         "kinds": list(particle_kinds),
         "unmeasurable": summary.unmeasurable(metrics),
+        # Highest signal efficiency that can be measured, by the first model.
         "measurable_to": next(iter(runs.values()))["measurable_to"],
         "export": counters["export"]["networks"] if "export" in counters else {},
         "files": manifests["ingest"].inputs,
         "config_yaml": write_yaml(config),
         "versions": versions,
+        # Date and code of the evaluation.
         "made": manifests["evaluate"],
     }
 
@@ -362,7 +367,11 @@ def _warnings_about_accepted(versions: Mapping[str, Version]) -> Iterator[str]:
 
 
 def _figures(versions: Mapping[str, Version]) -> dict[str, Any]:
-    """Return the figures of the evaluation, of each model, and of the grid search if any."""
+    """Return the figures of the evaluation, of each model, and of the grid search if any.
+
+    `plots` holds those that show all models, by name, None where one does not exist. `run_plots`
+    holds a list for each model.
+    """
     evaluated = versions["evaluate"]
     comparisons = _embedded_figures(evaluated.folder / "plots", _SIDE_BY_SIDE)
     captions = _OF_MODEL | {name: figure.caption for name, figure in OWN_FIGURES.items()}
@@ -370,7 +379,6 @@ def _figures(versions: Mapping[str, Version]) -> dict[str, Any]:
     for model in evaluated.manifest.counters["runs"]:
         figures = _embedded_figures(evaluated.folder / model / "plots", captions)
         figures_of_runs[model] = list(figures.values())
-    # Figures that all models share and that do not exist are None for the template.
     all_figures: dict[str, Any] = {
         "plots": dict.fromkeys(_SIDE_BY_SIDE) | comparisons,
         "run_plots": figures_of_runs,

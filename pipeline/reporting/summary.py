@@ -120,7 +120,11 @@ def point_to_show(runs: Mapping[str, Any]) -> int | None:
 
 
 def _measured_points(runs: Mapping[str, Any], index: int) -> dict[str, Mapping[str, Any]]:
-    """Return the working point of an index for each model that could measure it, by model."""
+    """Return one working point for each model that could measure it, by the name of the model.
+
+    `index` is its place in the list of wanted efficiencies. A point is measurable if effectively 10
+    or more signal events fail its cut.
+    """
     points = {model: run["working_points"][index] for model, run in runs.items()}
     return {model: point for model, point in points.items() if point["measurable"]}
 
@@ -128,9 +132,9 @@ def _measured_points(runs: Mapping[str, Any], index: int) -> dict[str, Mapping[s
 def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return how much background is left at 90 % of the signal, in texts for the page.
 
-    If that cannot be measured, the nearest working point takes its place. The model is the one that
-    leaves the least background in total; the upper end of the interval decides between equals. None
-    if no working point is measurable.
+    It takes the measured working point nearest to 90 %, and the model that leaves the least
+    background there; the upper end of the interval decides between equals. `metrics` is the content
+    of `metrics.json`, with the numbers of each model in `runs`. None if no point is measurable.
     """
     index = point_to_show(metrics["runs"])
     if index is None:
@@ -159,9 +163,10 @@ def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _expected_events(point: Mapping[str, Any]) -> dict[str, str]:
-    """Return signal, background and significance behind a cut of an offline analysis, as texts.
+    """Return signal, background and significance behind the cut of a working point, as texts.
 
-    An offline analysis counts events of a luminosity; a trigger has rates, and the result is empty.
+    They are numbers of events at a luminosity, which only an offline analysis has; a trigger has
+    rates, and the result is empty.
     """
     if "events" not in point:
         return {}
@@ -180,10 +185,10 @@ def _with_relation(text: str) -> str:
 
 
 def _best_cut(run: Mapping[str, Any]) -> str:
-    """Return a sentence about the cut of the highest significance on the score.
+    """Return a sentence about the cut on the score that has the highest significance.
 
-    Empty if too few background events are left behind every cut. `significance` of the metrics
-    holds lists over cuts, and the index `best`.
+    `run` are the metrics of a model, whose `significance` holds lists with an entry per cut, and
+    the index `best`. Empty if too few background events are left behind every cut.
     """
     scan = run["significance"]
     best = scan["best"]
@@ -192,7 +197,7 @@ def _best_cut(run: Mapping[str, Any]) -> str:
     significance = event_count(
         {"value": scan["asimov"][best], "low": scan["low"][best], "high": scan["high"][best]}
     )
-    # At the last measurable cut, the significance may still rise.
+    # The tightest measurable cut may be as good within its error; then a tighter one may be better.
     remark = " (perhaps more at tighter cuts)" if scan["best_is_at_end"] else ""
     return (
         "Of the cuts that leave effectively 10 or more background events of the test split, the "
@@ -205,8 +210,9 @@ def _best_cut(run: Mapping[str, Any]) -> str:
 def about_data(metrics: Mapping[str, Any]) -> str:
     """Return a sentence about the data beside the simulation: numbers, blinding and scale.
 
-    The scale makes the simulation agree with the number of shown data; it is None where
-    cross-sections give the expected number. Empty without data.
+    Blinded events, those with a high score, are not shown before the analysis is final. The scale
+    makes the simulation agree with the number of shown data; it is None where cross-sections give
+    the expected number. Empty without data.
     """
     data = next(iter(metrics["runs"].values())).get("data", {})
     # Evaluations of earlier releases do not say how many there were.
@@ -232,7 +238,8 @@ def about_data(metrics: Mapping[str, Any]) -> str:
 def unmeasurable(metrics: Mapping[str, Any]) -> str:
     """Return a sentence about the working points that cannot be measured; empty if all can.
 
-    Models of which the same holds share a part of the sentence.
+    For each model it lists the wanted efficiencies and how many signal events fail the cut. Models
+    with the same list are named together.
     """
     models_by_text: dict[str, list[str]] = {}
     for model, run in metrics["runs"].items():

@@ -95,8 +95,9 @@ def _efficiency(interval: Efficiency | None) -> str:
 def rank_table(summary: dict[str, Any]) -> Grid:
     """Make a table with a row for each rank, a process of a parallel training.
 
-    Columns are steps, events, times, and what ranks did now and then, such as sending an average.
-    The caption says whether all events were used.
+    Columns are steps, events, times, and how often ranks did what a setting asks for now and then.
+    The caption says whether all events were used. `summary` is the content of the training's
+    `summary.json`, in which `acted` counts these actions over all ranks.
     """
     ranks = summary["per_rank"]
     has_averages = any(rank.get("averages_begun") for rank in ranks)
@@ -117,9 +118,9 @@ def _rank_cells(
     Args:
         rank: The record of the rank in the summary of the training.
         actions: Names of counters that get a column.
-        has_averages: Whether ranks average their models without waiting for each other. Then
-            columns say how many averages a rank began and received, and how old, in steps, the
-            received ones are.
+        has_averages: Whether ranks average their models in pairs while they compute. Then columns
+            hold the averages that a rank began and received, and the staleness of its steps: the
+            averages between the computation of a step's gradient and its addition to the model.
     """
     seconds = rank["seconds_by_kind"]
     cells = {
@@ -142,6 +143,8 @@ def _rank_cells(
 def about_events(summary: Mapping[str, Any]) -> str:
     """Return how many events were trained on, and how many left out, in words.
 
+    `summary` is that of `rank_table`; `samples` counts an event once in each epoch.
+
     Examples:
         >>> about_events({"epochs": 20, "train_rows": 419, "samples": 8380, "samples_left_out": 0})
         '20 epochs of 419 events, none left out'
@@ -156,8 +159,8 @@ def about_events(summary: Mapping[str, Any]) -> str:
 def _about_cycles(summary: dict[str, Any]) -> str:
     """Return a sentence about the exchange cycles of a training with agents; empty for others.
 
-    Agents are trainings in Spark tasks; in each cycle they send their models to the driver and get
-    the average back.
+    Agents are training processes that Spark starts. A cycle is one sum of their vectors by a Spark
+    job, and its broadcast to all agents. `summary` is that of `rank_table`.
     """
     if "mean_cycle_seconds" not in summary:
         return ""
@@ -172,8 +175,9 @@ def _about_cycles(summary: dict[str, Any]) -> str:
 def search_table(scores: list[Score]) -> Grid:
     """Make a table of the best settings of a grid search; `scores` are sorted, the best first.
 
-    A star marks a setting that is more accurate than all smaller, or all quicker, ones by more than
-    noise.
+    A score holds the cross-validated accuracy of a setting, one for each fold, and its costs:
+    number of weights, and time of one event [us]. A star marks a setting that is more accurate than
+    all smaller, or all quicker, ones by more than noise.
     """
     from training.gridsearch.results import latency_cost, pareto_front
 
@@ -207,8 +211,9 @@ def search_table(scores: list[Score]) -> Grid:
 def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     """Make the tables of an evaluation: accuracies, working points, and all others that have rows.
 
-    A working point is a cut on the score at which a wanted share of the signal, or of the
-    background, passes.
+    `metrics` is the content of `metrics.json`, in which `runs` holds the numbers of each model. A
+    working point is a cut on the score at which a wanted share of the signal, or of the background,
+    passes.
     """
     optional = [
         _background_points(metrics),
@@ -223,7 +228,10 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
 
 
 def _areas(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the names of the areas under ROC curves; two classes have one area together."""
+    """Return the names of the areas under ROC curves, which are the same for all models.
+
+    There is one area for each class, but a single one for two classes.
+    """
     first = next(iter(metrics["runs"].values()))
     return list(first["auc"])
 
@@ -239,7 +247,11 @@ def _accuracies(metrics: Mapping[str, Any]) -> Grid:
 
 
 def _working_points(metrics: Mapping[str, Any]) -> Grid:
-    """Make a table of the background that passes, by model and wanted signal efficiency."""
+    """Make a table of each background share that passes, by model and signal efficiency.
+
+    The threshold is the score above which the wanted share of the signal lies. A point that cannot
+    be measured gets dashes.
+    """
     first = next(iter(metrics["runs"].values()))
     backgrounds = list(first["working_points"][0]["backgrounds"])
     table = Grid(
@@ -258,7 +270,11 @@ def _working_points(metrics: Mapping[str, Any]) -> Grid:
 
 
 def _background_points(metrics: Mapping[str, Any]) -> Grid:
-    """Make a table of the signal that is kept, by model and wanted background efficiency."""
+    """Make a table of the signal that is kept, by model and wanted efficiency of all backgrounds.
+
+    The rejection is the inverse of the background efficiency. Rows exist only if the config asks
+    for such points.
+    """
     signal = metrics["signal"]
     table = Grid(
         *("model", "passes", "threshold", f"{signal} kept", "rejection"),
@@ -282,7 +298,8 @@ def _background_points(metrics: Mapping[str, Any]) -> Grid:
 def _expected_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     """Make two tables with a row per measurable working point: events, and trigger rates.
 
-    Without known cross-sections, or for the other kind of analysis, a table has no rows.
+    An offline analysis has numbers of events at an integrated luminosity; a trigger has rates
+    [1/s]. So at most one of the tables has rows, and none without cross-sections.
     """
     classes, signal = metrics["classes"], metrics["signal"]
     rates = Grid(
@@ -303,6 +320,7 @@ def _expected_tables(metrics: Mapping[str, Any]) -> list[Grid]:
         for point in run["working_points"]:
             if not point["measurable"]:
                 continue
+            # Rates of all classes that pass the cut.
             if "rates" in point:
                 rate_cells = [with_interval(point["rates"][name]) for name in classes]
                 rates.add_row(model, _wanted(point), *rate_cells, _percent(point["purity"]))
@@ -341,15 +359,16 @@ def _percent(share: Mapping[str, Any] | None) -> str:
 
 
 def _variations_table(metrics: Mapping[str, Any], variation_type: str) -> Grid:
-    """Make a table of shifts with other weights or shifted inputs, at fixed thresholds.
+    """Make a table of shifts of accuracy, area and efficiencies if weights or inputs change.
 
-    `variation_type` is `weights`, those of the generator, or `systematics`, shifts of energy
-    scales.
+    The thresholds stay those of the nominal evaluation. `variation_type` is `weights`, other
+    weights of the generator, or `systematics`, shifts of energy scales.
     """
     changes = {
         "weights": "with other weights of the generator",
         "systematics": "after a shift of the energy scale",
     }
+    # The envelope is a row with the largest shifts of all variations together.
     has_envelope = any(f"{variation_type}_envelope" in run for run in metrics["runs"].values())
     table = Grid(
         *("model", variation_type, "kept", "accuracy", "AUC", *metrics["classes"]),
@@ -367,10 +386,10 @@ def _variations_table(metrics: Mapping[str, Any], variation_type: str) -> Grid:
 
 
 def export_table(networks: dict[str, Any]) -> Grid:
-    """Make a table of sizes, deviations and times of the networks exported to ONNX.
+    """Make a table of the networks exported to ONNX: size, deviation from torch, and times.
 
-    `networks` are the counters of the stage `export` by name. The file is `model.onnx`, which takes
-    batches of events.
+    `networks` are the counters of the stage `export` by name of the network. Of the exported forms
+    the table shows `model.onnx`, which takes batches of events.
     """
     heads = ("network", "size [kB]", "differs by", "median", "99 %", "99.9 %", "events/s")
     table = Grid(
