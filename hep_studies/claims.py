@@ -24,18 +24,22 @@ from pipeline.terminal.tables import evaluation_tables
 _PAGE: Final = "claims.md"
 #: A classifier is behind the best if their difference is more than this number of errors.
 _SIGNIFICANT_ERRORS: Final = 2
-#: Half of a 95 % interval, in errors.
+#: Half of the width of a 95 % interval of a normal distribution, in standard errors.
 _INTERVAL_ERRORS: Final = 1.96
-#: The source would see no difference between areas that differ by less.
+#: The source would see no difference between areas below ROC curves that differ by less.
 _SIMILAR_AREAS: Final = 0.005
 
 
 def write_claims(folder: Path, out: Path) -> Path:
-    """Write the page of claims of stored results, and the page of each published study.
+    """Write the page of the claims of all studies in a folder, and return its path.
 
-    The claims of a shipped study are those of its file now, if the file asks for the stored runs.
-    `folder`: `docs/studies`, or `compare` of a run folder. `out`: the folder of the page, which is
-    returned.
+    Nothing is run: the claims are judged by stored results. Pages of published studies are written
+    again. The claims of a study that comes with the code are those of its file now, if the file
+    still asks for the stored runs. Results of evaluations (`metrics.json`) get a section.
+
+    Args:
+        folder: Has a folder for each study: `docs/studies`, or `compare` of a run folder.
+        out: The folder of the page.
 
     Raises:
         MissingInputError: The folder has no results.
@@ -45,6 +49,7 @@ def write_claims(folder: Path, out: Path) -> Path:
     for study_folder, path in sorted(_stored_results(folder).items()):
         result = _with_current_presentation(read_study_result(path))
         if path.name == PACKED_FILE:
+            # A published study has its page beside its folder.
             page = study_folder.with_suffix(".md")
             page.write_text(render(result, folder=study_folder.name), encoding="utf-8")
         else:

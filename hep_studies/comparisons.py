@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
     num_pairs: int
     """Number of seeds for which both have a number."""
     num_seeds: int
-    """Number of seeds for which at least one of them was run."""
+    """Number of seeds that the claim uses, for which at least one of them was run."""
     obstacle: str
     """Why the two cannot be compared; empty if they can."""
     level: float = LEVEL
@@ -40,7 +40,7 @@ class Comparison(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict at the level of the comparison."""
+        """Verdict from the interval at the level of the comparison, shifts included."""
         return self.verdict_at(self.level, self.difference.shifts)
 
     @property
@@ -64,7 +64,7 @@ class Comparison(NamedTuple):
         )
 
     def is_decided_at(self, level: float) -> bool:
-        """Tell whether the interval at a level decides the comparison."""
+        """Tell whether the interval at a level decides the comparison, in either direction."""
         return self.verdict_at(level, self.difference.shifts) not in OPEN
 
 
@@ -77,6 +77,7 @@ def decision_threshold(claim: Claim) -> float:
     """
     size, margin = claim.size, claim.equivalence_margin
     if measure_of(claim.measure).is_ratio:
+        # The size is a factor such as 2; the margin is relative, so that 0.1 is the factor 1.1.
         log_margin = math.log1p(margin)
         log_size = math.log(size) if size else 0.0
         return max(log_size - log_margin, log_margin)
@@ -90,6 +91,7 @@ def comparisons_of(result: StudyResult, claim: Claim) -> Iterator[Comparison]:
     with the same values of all other keys. For `flat` and `grows`, the values of the key `over` are
     compared with each other.
     """
+    # Cells of the claimed method that have the selected values, one for each set of other values.
     treatments = result.cells([claim.treatment["method"]], claim.treatment)
     for treatment in treatments:
         for selection in claim.control:

@@ -108,7 +108,7 @@ class StoredResult:
     curves: dict[str, list[float]]
     """Quantities by epoch, see `hep_studies.measures.CURVES`."""
     numbers: dict[str, float]
-    """Numbers of the whole run."""
+    """Numbers of the whole run by name, see `numbers_of`."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ class RunResult:
     """Values of the varied keys."""
     seed: int
     made_with: str
+    """Version of the code of the run. This and the following are those of its `StoredResult`."""
     counts: Counts | None
     curves: dict[str, list[float]]
     numbers: dict[str, float]

@@ -26,12 +26,19 @@ class Verdict(StrEnum):
     """What the runs say about a claim."""
 
     CONFIRMED = "confirmed"
+    """The claimed effect is there, in the claimed size."""
     EQUIVALENT = "equivalent"
+    """The difference is within the margin, as claimed."""
     SMALLER = "smaller than claimed"
+    """The effect has the claimed direction, or is 0, and not the claimed size."""
     CONTRADICTED = "contradicted"
+    """The effect has the other direction, or a claimed equivalence does not hold."""
     UNDECIDED = "undecided"
+    """The interval holds differences of several verdicts; more data would decide."""
     NOT_DECIDABLE = "not decidable here"
+    """Not even ten times the data would decide, or nothing can be compared."""
     WITHDRAWN = "withdrawn"
+    """The author of the study no longer makes the claim."""
 
 
 #: Verdicts by which the claim holds, and by which it fails.
@@ -99,9 +106,11 @@ class Difference(NamedTuple):
         event_means = values.mean(axis=0)
         # What the parts of seed and event leave unexplained, (num_seeds, num_events).
         residuals = values - seed_means[:, None] - event_means + values.mean()
+        # Removing both sets of means leaves this many degrees of freedom.
         residual_variance = np.square(residuals).sum() / ((num_seeds - 1) * (num_events - 1))
         # An accuracy is known no better than to one event, a share of 1 / num_events.
         seed_variance = max(float(seed_means.var(ddof=1)), 1 / num_events**2)
+        # The estimate may be negative by chance; then it counts as 0.
         event_variance = float(event_means.var(ddof=1) - residual_variance / num_seeds)
         return cls(
             float(values.mean()), seed_variance, num_seeds, max(event_variance, 0.0), num_events
@@ -166,7 +175,7 @@ def verdict_of(
     verdict = region(mean - half_width + shifts[0], mean + half_width + shifts[1], threshold)
     if verdict is not None:
         return verdict
-    # Its half width falls with the square root of the data; the mean is assumed to stay the same.
+    # The half width falls with the square root of the data; the mean is assumed to stay the same.
     narrowest = half_width / math.sqrt(_LARGEST_GROWTH)
     if region(mean - narrowest + shifts[0], mean + narrowest + shifts[1], threshold) is None:
         return Verdict.NOT_DECIDABLE

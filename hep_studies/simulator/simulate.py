@@ -83,11 +83,13 @@ def simulate(
         # The clock continues from the checkpoint. With another starting time, rounding could
         # separate simultaneous events.
         clock.now = resume.load(0)["work"]["now"]
+    # What all workers share: the network, the matrices of their models, the rows.
     network = SimNetwork(clock, cluster, world_size, protocol=cluster.protocol(world_size))
     stacked = StackedModels(module, world_size, seed=settings.seed, augmentation=augmentation)
     gradients = BatchedGradients(clock, stacked, train, val)
     files_of_rank: list[RunFiles] = []
     trainers = []
+    # Each worker has its own view of them, and a training loop as a coroutine on the clock.
     for transport in network.transports():
         rank = transport.rank
         files_of_rank.append(files(rank) if files else MemoryFiles())
@@ -117,6 +119,7 @@ def simulate(
         )
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
+    # Runs all training loops to their ends.
     clock.run()
     records = merge_records([trainer.history for trainer in trainers])
     return Simulated(records, stacked.parameters, clock.now, _best_model(files_of_rank))

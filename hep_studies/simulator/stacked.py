@@ -213,7 +213,7 @@ class StackedWork(Work):
 
     @override
     def compute_gradient(self) -> Awaitable[None]:
-        """Draw the time of the step, and return the wait for its end, when the gradient is there."""
+        """Draw the time of the step, and return the wait for its end and so for the gradient."""
         seconds = self._times.draw(len(self._rows))
         return self._gradients.gradient(self._rank, self._rows, seconds)
 

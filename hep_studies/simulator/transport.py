@@ -78,10 +78,12 @@ class SimSum(PendingSum):
         return not self._background.is_under_way
 
     async def _await_collective(self, collective: Awaitable[float]) -> None:
+        """Take part in the sum to its end, and note when the last worker began it."""
         self._last_arrival += await collective
 
     @override
     async def wait(self) -> None:
+        """Wait for the sum; the time until the last worker began it is waiting for others."""
         started = self._clock.now
         await self._background.drain()
         self._worker.waited += max(0.0, self._last_arrival - started)
@@ -128,8 +130,8 @@ class SimNetwork:
         """Time at which the last sum in the background ends; such sums follow each other."""
         # Operations that some workers have begun and others not, by `index` of `join_collective`.
         self._collectives: dict[int, Collective] = {}
-        # Messages not yet fetched, by sender and receiver. Both begin and end their exchanges in
-        # the same order.
+        # Messages not yet fetched, by sender and receiver, in the order of sending. The receiver
+        # fetches them in the same order, so that they need no number.
         self._mail: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         # Tasks that wait for a message which is not sent yet, by sender and receiver.
         self._expecting: dict[tuple[int, int], VirtualTask] = {}

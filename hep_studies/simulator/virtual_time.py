@@ -47,10 +47,11 @@ class VirtualTask:
     def resume(self) -> None:
         """Run the task until it is suspended again or ends.
 
-        A suspended task says when it resumes: at a time, or when a function that it hands over has
-        it resumed. An error of the task is raised with a note of its name.
+        A suspended task has said by `suspend` when it resumes: at a time, or when whoever keeps it
+        calls this method. An error of the task is raised with a note of its name.
         """
         try:
+            # Runs the coroutine to its next `suspend`, and returns the argument of that.
             until = self._work.send(None)
         except StopIteration:
             self.has_ended = True
@@ -110,7 +111,7 @@ class VirtualClock:
         return task
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Suspend the running task for some virtual time."""
+        """Return the wait for some virtual time [s], for the running task to await."""
         return suspend(self.now + seconds)
 
     def run(self) -> None:
@@ -132,9 +133,9 @@ class VirtualClock:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Switch the garbage collector off.
+    """Switch Python's garbage collector off within a `with` block or a decorated function.
 
-    Its search among thousands of coroutines takes a seventh of the time.
+    Its search among thousands of coroutines takes a seventh of the time of a simulation.
 
     Examples:
         >>> with without_garbage_collection():
