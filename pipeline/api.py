@@ -48,6 +48,7 @@ class Run(NamedTuple):
     """The outputs of a run folder, of the versions in use."""
 
     folder: Path
+    """The run folder."""
     storage: str | None = None
     """Where the outputs of `ingest` and `features` lie if not in the folder."""
 

@@ -193,6 +193,7 @@ class LoadedConfig(NamedTuple):
     """A config, and the sources of its values."""
 
     config: Config
+    """The checked config."""
     sources: list[ConfigSource]
     """The file, then the options."""
 

@@ -97,6 +97,7 @@ def evaluate_files(
     use_threads(config.train.threads)
     # An unknown signal is an error before any work.
     _ = config.signals
+    # This lock lets all other commands but a second evaluation run meanwhile.
     with run_folder.locked(_FOLDER):
         folder = _next_folder(config) if out is None else folder_of_option(out, "--out")
         dataset = _dataset(run_folder, is_needed=not inputs)
@@ -267,6 +268,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     try:
         for note in _notes_about_rates(new_config, config):
             context.say(f"note: {note}")
+        # The stage writes the selected events of the files as Parquet, and counts them.
         ingested = Ingest().run(context)
         context.say(ingested.summary)
         generated = generated_samples(samples, ingested.counters)

@@ -104,7 +104,8 @@ def _promote_networks(
 ) -> Iterator[PromotionOutcome]:
     """Decide about each network; one that fails does not stop the next ones.
 
-    Each decision goes to the results and the log of the run folder.
+    Each decision goes to the results and the log of the run folder. `upstream` holds the output in
+    use of each stage, by the name of the stage.
 
     Raises:
         DamagedOutputError: A file is not what was written, so no network can be trusted.
@@ -164,6 +165,7 @@ class _Promotion:
         """
         candidate = _read(self._network, self._trained.folder / self._network, self._dataset)
         _check_unseen(candidate, self._dataset, force=self._force)
+        # This also repairs the pointer to the model in use, if it is missing.
         current = self._registry.recovered()
         digest = model_digest(self._trained.files, f"{self._network}/model")
         if current is not None and model_digest(current.files) == digest:
@@ -200,6 +202,7 @@ class _Promotion:
         if not changed_files(current.folder, current.files):
             return self._refused(f"it is in use already, as {current.name}")
         self._publish(digest, None)
+        # The new version is in use by now.
         own_folders.remove(current.folder)
         return self._promoted(f"files of {current.name}, the same model, were gone or changed")
 
@@ -279,6 +282,7 @@ class _Promotion:
             "code_version": code_version(),
         }
         try:
+            # A killed command may have left newer models that were never in use.
             registry.remove_unpublished()
             registry.create(folder)
             # The claim keeps other commands from removing the unfinished folder.

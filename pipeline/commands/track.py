@@ -39,6 +39,7 @@ class Tracked(NamedTuple):
 
     network: str
     run_id: str
+    """Identifier of the run in MLflow."""
     is_new: bool
     """Whether this call logged it."""
 
@@ -46,7 +47,8 @@ class Tracked(NamedTuple):
 def track(run_folder: RunFolder) -> list[Tracked]:
     """Log each network of the current training and evaluation to MLflow, as one run each.
 
-    A run that exists already stays unchanged.
+    A run that exists already stays unchanged. The log and the results of the run folder, which
+    holds all outputs of a config, name each network and its run.
 
     Raises:
         ConfigError: No address of MLflow is set.
@@ -61,7 +63,9 @@ def track(run_folder: RunFolder) -> list[Tracked]:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
+    # This lock lets all other commands run meanwhile.
     with run_folder.locked("track"):
+        # The outputs in use of the stages that a report reads, by stage.
         upstream = run_folder.upstream(Report(), command="track")
         networks = upstream["train"].counters(TrainCounters).networks
         try:
@@ -99,7 +103,8 @@ def _track_network(
     """Log parameters, curves, results and files of a network, unless MLflow has its run already.
 
     Tags with the evaluation and the network identify the run. It is marked as finished at the end,
-    so a killed command leaves an unfinished one.
+    so a killed command leaves an unfinished one. `upstream` holds the output in use of each stage,
+    by the name of the stage.
     """
     trained, evaluated = upstream["train"], upstream["evaluate"]
     tags = {
@@ -152,7 +157,7 @@ def _params(network: str, upstream: Mapping[str, Version]) -> list[Param]:
     """List the values of the config by dotted key, as each stage used them.
 
     The settings of the network are those after `train_by_network` and the grid search. MLflow takes
-    texts up to a limit, so longer ones are cut.
+    texts up to a limit, so longer ones are cut. `upstream` is that of `_track_network`.
     """
     from mlflow.entities import Param
 
@@ -215,7 +220,10 @@ def _metric(name: str, value: float, time: float, epoch: int = 0) -> Metric:
 def _log_files(
     client: MlflowClient, run_id: str, network: str, upstream: Mapping[str, Version]
 ) -> None:
-    """Upload the numbers and plots of the evaluation, and the ONNX file if there is one."""
+    """Upload numbers and plots of the evaluation, and the ONNX file if there is one, to MLflow.
+
+    `upstream` is that of `_track_network`.
+    """
     evaluated = upstream["evaluate"]
     client.log_artifact(run_id, str(evaluated.folder / "metrics.json"), "evaluate")
     for path in sorted((evaluated.folder / network / "plots").glob("*.png")):
@@ -226,4 +234,5 @@ def _log_files(
 
 
 def _milliseconds(seconds: float) -> int:
+    """Return a time in the unit of MLflow, whole milliseconds."""
     return round(1000 * seconds)

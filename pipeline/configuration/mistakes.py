@@ -88,9 +88,12 @@ def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
         case "extra_forbidden":
             return f"unknown key '{key}'.{_advice(keys, model)}"
         case "missing" | "union_tag_not_found":
+            # The discriminator is the key, such as `name`, whose value chooses the kind of a
+            # section.
             discriminator = context.get("discriminator", "").strip("'")
             return f"'{'.'.join(filter(None, [key, discriminator]))}' is missing."
         case "value_error":
+            # Errors of our own checks may have several lines.
             text = f"{key}: {context['error']}" if key else str(context["error"])
             return "\n".join(map(_with_full_stop, text.splitlines()))
         case "union_tag_invalid":
@@ -107,10 +110,12 @@ def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
 
 
 def _with_full_stop(line: str) -> str:
+    """Return a sentence that ends with a full stop or a question mark."""
     return line if line.endswith((".", "?")) else f"{line}."
 
 
 def _quoted_names(text: str) -> list[str]:
+    """List the names in single quotes of a text of pydantic."""
     return re.findall(r"'([^']+)'", text)
 
 
@@ -122,6 +127,7 @@ def _advice(keys: Keys, model: type[BaseModel]) -> str:
     """
     *outer_keys, last_key = map(str, keys)
     sections = [model]
+    # Each outer key leads from the sections before to those inside.
     for outer_key in outer_keys:
         inner_sections = []
         for section in sections:

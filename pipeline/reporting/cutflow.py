@@ -285,8 +285,8 @@ def _generated_sums(ingested: IngestCounters, selected: FeaturesCounters, sample
     """Return events, weights and squared weights of all generated events of a sample, shape (3,).
 
     They are those in the files without copies, times the factor that normalises the sample to its
-    cross-section. If the sample states its sum of weights, events that an earlier skim dropped
-    count too; they are taken to have the mean weight of those in the files.
+    cross-section. If the sample states its sum of weights, the sums of weights also hold events
+    that an earlier skim dropped; these are taken to have the mean weight of those in the files.
     """
     factor = selected.normalisation[sample].factor
     stated_weight = selected.normalisation[sample].stated_sum
@@ -312,6 +312,7 @@ def _sums_after_each_step(
     to_physics_weight = np.array([1, factor, factor**2])
 
     def sums(counters: CutflowCounters, step: str) -> _Sums:
+        """Return the normalised sums of one counter of the sample, shape (3,)."""
         return to_physics_weight * _counter_sums(counters, step, sample)
 
     in_files = sums(ingested, "entries") - sums(ingested, "rejected_copy")

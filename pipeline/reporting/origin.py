@@ -43,7 +43,7 @@ class Origin(NamedTuple):
     sample_note: str
     """Their kind; empty if it is unknown."""
     energy_tev: float | None
-    """Centre-of-mass energy; None if it is unknown."""
+    """Centre-of-mass energy [TeV]; None if it is unknown."""
     rates_note: str
     """Remark on the cross-sections; empty if there is none."""
 
@@ -134,9 +134,11 @@ def _rates_note(config: Mapping[str, Any], files: Files) -> str:
         for file in sample_files:
             process = _simulated_process(config, file)
             known_values.add(BUNDLED.get(file["uuid"], simulated.get(process)))
+        # Other files, or another value in the config: nothing is known of this sample.
         if None in known_values or known_values != {sample["cross_section_pb"]}:
             continue
         process = _simulated_process(config, sample_files[0])
+        # Files of the stage `simulate` have a process, those of the demo have none.
         source = _LEADING_ORDER if process else _ILLUSTRATIVE
         samples_by_source.setdefault(source, []).append(sample["name"])
         if min_pthat := _min_pthat(config, process):

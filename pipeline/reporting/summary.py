@@ -114,6 +114,7 @@ def point_to_show(runs: Mapping[str, Any]) -> int | None:
     measured = [index for index in range(len(points)) if _measured_points(runs, index)]
 
     def distance(index: int) -> float:
+        """Return how far the wanted efficiency of a point is from 90 %."""
         return abs(float(points[index]["wanted"]) - _ASKED_EFFICIENCY)
 
     return min(measured, key=distance, default=None)
@@ -142,6 +143,7 @@ def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     points = _measured_points(metrics["runs"], index)
 
     def background_left(model: str) -> tuple[float, float]:
+        """Return the share of all backgrounds that passes, and the end of its interval."""
         share = points[model]["all_backgrounds"]
         return share["value"], share["high"]
 
