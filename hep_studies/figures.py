@@ -70,7 +70,11 @@ def draw_all(result: StudyResult, labels: PlotLabels, folder: Path) -> None:
 
 @styled
 def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure:
-    """Draw panels side by side; they share the vertical axis if they show the same quantity."""
+    """Draw the panels of a figure side by side.
+
+    They share the vertical axis, and its label at the left, if all show the same quantity. A method
+    has the same style in all panels.
+    """
     panels = figure.panels
     shares_axis = len({panel.y for panel in panels}) == 1
     if shares_axis:

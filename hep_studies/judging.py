@@ -89,9 +89,10 @@ def _with_corrected_levels(comparisons: Sequence[Comparison]) -> list[Comparison
 def _judge_claim(study: StudySettings, claim: Claim, comparisons: list[Comparison]) -> JudgedClaim:
     """Return a claim with its verdict, which its comparisons give unless something precludes it.
 
-    In this order: the claim is withdrawn; its author says that it is not decidable; the study is a
-    demonstration, on whose data nothing learnt can be judged; no comparison is free of obstacles.
-    Else the verdicts of all comparisons without obstacles are combined.
+    In this order, these preclude it: the study withdraws its judgement; its file says that the
+    claim is not decidable; the study is a demonstration, on whose data nothing learnt can be
+    judged; every comparison has an obstacle. Else the verdicts of all comparisons without
+    obstacles are combined.
     """
     if claim.withdrawn:
         return JudgedClaim(claim, Verdict.WITHDRAWN, [], claim.withdrawn)

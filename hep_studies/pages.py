@@ -46,6 +46,7 @@ def render(result: StudyResult, *, folder: str) -> str:
     claims = judge(result)
     study = result.study
     seeds = [run.seed for run in result.runs]
+    # The lowest and highest seed, or the only one.
     seed_range = sorted({min(seeds), max(seeds)})
     return _fill_template(
         "study.md.j2",
@@ -104,6 +105,7 @@ class LearningSummary:
     error: float
     """Binomial standard error of the accuracy, from the number of test events."""
     num_runs: int
+    """Number of runs that did not diverge, at the best values of `best_of`."""
     num_late: int
     """Number of runs whose best epoch is near their end."""
 

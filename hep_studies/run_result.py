@@ -166,7 +166,10 @@ def _write(folder: Path, stored: StoredResult) -> None:
 
 
 def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) -> RunResult | None:
-    """Return the result in the folder of a run; None if it is missing or damaged."""
+    """Return the result in the folder of a run; None if it is missing or damaged.
+
+    `method`, `values` and `seed` say which run of the study it is, which the file does not.
+    """
     try:
         text = (folder / RESULT_FILE).read_text(encoding="utf-8")
         stored = _STORED.validate_python(json.loads(text))
@@ -186,6 +189,7 @@ def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
     """
     curves: defaultdict[str, list[float]] = defaultdict(list)
     for records in _by_epoch(ranks):
+        # Of these quantities, the records of all workers have the same value.
         quantities = {name: records[0][name] for name in _COMMON_QUANTITIES}
         quantities["seconds"] = np.mean([record["seconds"] for record in records])
         quantities["communicate"] = np.mean([communication_seconds(record) for record in records])

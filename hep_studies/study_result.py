@@ -155,6 +155,7 @@ class StudyResult:
         """
         groups: dict[Cell, dict[Cell, list[RunResult]]] = {}
         for run in sorted(self.runs, key=lambda run: run.seed):
+            # The run's values are divided: keys of `best_of` name the combination, others the cell.
             cell = Cell.from_values(run.method, run.values)
             best_of_values = [pair for pair in cell.values if pair[0] in self.study.best_of]
             combination = Cell("", tuple(best_of_values))
@@ -200,7 +201,7 @@ class StudyResult:
         return min(combinations, key=mean_loss)
 
     def runs_of(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
-        """Return the runs of a cell by seed.
+        """Return the runs of a cell in the order of their seeds, at one combination of `best_of`.
 
         `at`: values of the keys of `best_of`; by default the best ones.
         """
@@ -288,15 +289,15 @@ class StudyResult:
     def idle_counters(self, cell: Cell) -> list[str]:
         """Return the counters of actions that a cell's settings ask for and none of its runs did.
 
-        An action is, for example, an average, a push or a step of SlowMo. Its runs do not show the
-        effect of the method.
+        An action is, for example, an average, a push or a step of SlowMo. Runs without it do not
+        show the effect of the settings.
         """
         numbers = [run.numbers for run in self.finished_runs(cell)]
         counts = count_actions(self.settings(cell), numbers)
         return [name for name, count in counts.items() if not count]
 
     def settings(self, cell: Cell) -> TrainSettings:
-        """Return the training settings of a cell."""
+        """Return the training settings of a cell, without the values of the keys of `best_of`."""
         return self.study.train_settings(cell.method, cell.plain_values, 1)
 
     def events_seen(self, *cells: Cell) -> str:

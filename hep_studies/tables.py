@@ -68,6 +68,7 @@ def _columns_over_key(
     There is a row for each method and values of other keys, and a column for each measure and
     value of the key.
     """
+    # Pairs of a measure and a value of the key; "-" stays where no run has it.
     columns = list(itertools.product(table.measures, result.study.all_values_of(key)))
     header = [
         f"{measure_of(name).label}, {key_label(key)} {json.dumps(value)}" for name, value in columns

@@ -38,7 +38,7 @@ class Verdict(StrEnum):
     NOT_DECIDABLE = "not decidable here"
     """Not even ten times the data would decide, or nothing can be compared."""
     WITHDRAWN = "withdrawn"
-    """The author of the study no longer makes the claim."""
+    """The study takes its judgement back, for a reason that it states, such as faulty runs."""
 
 
 #: Verdicts by which the claim holds, and by which it fails.

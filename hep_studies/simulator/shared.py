@@ -227,6 +227,7 @@ class SimVector(SharedVector):
         self._has_locks = protocol == "memory"
         self._round_trips = ROUND_TRIPS[protocol]
         self.lock = VirtualLock(self._clock)
+        """Held by whoever reads or changes the vector, with the protocol `memory`."""
         self._counts = ExchangeCounts()
         self._background = VirtualBackground(self._clock, f"average of rank {rank}")
 
@@ -285,7 +286,7 @@ class SimVector(SharedVector):
     @override
     async def average_with(self, partner: int) -> None:
         """Replace this vector and the partner's by their average, and wait for the end."""
-        # The worker itself waits for the locks here, unlike for an average in the background.
+        # `_average` counts the wait for locks; its increase is waiting of the worker too.
         wait_seconds = self._counts.wait_seconds
         await self._average(partner)
         self._wait_seconds += self._counts.wait_seconds - wait_seconds
@@ -348,7 +349,10 @@ class SimVector(SharedVector):
 
 
 def _half(difference: Vector) -> Vector:
-    """Return half a difference; of integers rounded down, which keeps the sum of both sides."""
+    """Return half a difference; of integers rounded down.
+
+    One side adds this half and the other subtracts it, so that rounding keeps the sum of both.
+    """
     if difference.dtype.kind in "iu":
         return difference // 2
     return difference * 0.5
