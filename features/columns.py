@@ -282,7 +282,7 @@ class ModelInput(NamedTuple):
         return tuple(feature.log_above for feature in self.features)
 
     def to_json(self) -> dict[str, Any]:
-        """The shape, and the names and units of the features."""
+        """The shape, and the names and units of the features, as JSON holds them."""
         return {
             "shape": list(self.shape),
             "names": list(self.names),
@@ -311,7 +311,7 @@ _EVENT_COLUMNS: Final = (
 
 
 def _fill_tables() -> None:
-    """Fill `COLUMNS` and the input `hlf` from `HIGH_LEVEL`, to which plugins add."""
+    """Fill the tables `COLUMNS` and, for `hlf`, `INPUT_COLUMNS` again from `HIGH_LEVEL`."""
     COLUMNS.clear()
     for column in (*HIGH_LEVEL, *PARTICLE_COLUMNS.values(), NUM_PARTICLES, *_EVENT_COLUMNS):
         COLUMNS[column.name] = column
@@ -322,7 +322,7 @@ _fill_tables()
 
 
 def add_high_level(feature: Feature) -> None:
-    """Add a high-level feature behind the present ones.
+    """Add a high-level feature behind the present ones, to all tables of this module.
 
     Raises:
         ValueError: A column has this name, or the row is incomplete.
@@ -340,6 +340,9 @@ def add_high_level(feature: Feature) -> None:
 
 
 def column_numbers(names: Sequence[str]) -> Any:
-    """Column numbers as attributes, which compiled kernels treat as constants."""
+    """A named tuple with the number of each column, from 0, as the attribute of its name.
+
+    Compiled kernels treat its attributes as constants.
+    """
     # The names are known at run time only.
     return namedtuple("ColumnNumbers", names)(*range(len(names)))  # noqa: PYI024

@@ -19,6 +19,7 @@ from features.columns import CAPS, PARTICLE_FEATURE_NAMES, hlf_names
 from features.errors import DatasetError
 from hep_core.storage import as_path
 
+#: Version of the layout of `dataset.json`.
 DATASET_VERSION: Final = 5
 
 
@@ -26,7 +27,9 @@ class RowGroup(NamedTuple):
     """One file with one row group, the unit in which workers get data."""
 
     file: str
+    """Path below the folder of the dataset."""
     rows: int
+    """Number of events."""
 
 
 class FeatureDataset(NamedTuple):
@@ -34,9 +37,13 @@ class FeatureDataset(NamedTuple):
 
     folder: Path
     classes: list[str]
+    """Names of the classes; a label is an index into them."""
     class_weights: list[float]
+    """Factor on the weights of each class that balances the training split."""
     splits: dict[str, list[RowGroup]]
+    """The row groups of each split (`train`, `val`, `test`)."""
     counts: dict[str, list[int]]
+    """Number of events of each class, by split."""
     definitions: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
     """Settings of the selection and the physics of its features."""
     normalisation: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - nobody changes it
@@ -73,6 +80,7 @@ class FeatureDataset(NamedTuple):
                 name: [RowGroup(**group) for group in groups]
                 for name, groups in description["splits"].items()
             }
+            # A file may lack `reading`.
             fields = {"reading": {}, **description, "folder": folder, "splits": splits}
             return cls(*(fields[name] for name in cls._fields))
         except (AttributeError, KeyError, TypeError) as cause:

@@ -1,4 +1,4 @@
-"""The functions of the high-level features by name, built-in and from plugins.
+"""Registers the functions of the high-level features by name, built-in and from plugins.
 
 It imports no kernels, so that the command line starts quickly.
 """
@@ -42,10 +42,10 @@ def high_level_feature(
     needs: Sequence[str] = (),
     label: str = "",
 ) -> Callable[[F], F]:
-    """Register a function as the high-level feature of its name, behind the present ones.
+    """Register a function of a plugin as the high-level feature of its name (a decorator).
 
-    The function takes `SelectedEvents` and returns one finite number per event, independent of the
-    other events.
+    The feature becomes the last column of the table. The function takes `SelectedEvents` and
+    returns one finite number per event, independent of the other events.
 
     Args:
         unit: Physical unit; `1` for pure numbers.
@@ -83,13 +83,13 @@ def high_level_feature(
 
 
 def builtin_feature(function: F) -> F:
-    """Register the function of a row of `features.columns.HIGH_LEVEL`."""
+    """Register a function of ours as the feature of its name, a row of `HIGH_LEVEL`."""
     FUNCTIONS[function.__name__] = FeatureFunction(function)
     return function
 
 
 def needed_branches() -> list[str]:
-    """Branches that the features of plugins read besides the events."""
+    """Sorted names of the branches that the features of plugins need beside the usual ones."""
     branches: set[str] = set()
     for feature in plugin_features().values():
         branches.update(feature.needs)

@@ -36,10 +36,15 @@ class CountedJets(NamedTuple):
 
 
 class SelectedEvents(NamedTuple):
-    """Arrays with one entry per event, and the jets."""
+    """The selected events, the input of the functions of features: arrays (num_events,), and jets.
+
+    Momenta and energies are in GeV, angles in radians.
+    """
 
     leptons: Lepton[Floats]
+    """The selected lepton of each event."""
     met: Floats
+    """Missing transverse energy."""
     met_phi: Floats
     jets: CountedJets
     squared_mt: bool
@@ -49,9 +54,9 @@ class SelectedEvents(NamedTuple):
     met, met_phi, and the branches that are passed through."""
 
     def sum_over_jets(self, values: Floats | NDArray[np.bool_]) -> Floats:
-        """Sum a number per jet over the jets of each event."""
+        """(num_events,) sums of a number per jet, (num_jets,), over the jets of each event."""
         sums = np.bincount(self.jets.event, values, minlength=len(self.met))
-        # Without any jet NumPy counts in integers.
+        # Without any jet NumPy returns integers.
         return sums.astype(np.float64, copy=False)
 
 
@@ -95,7 +100,7 @@ def num_bjets(events: SelectedEvents) -> Floats:
 
 
 def _lepton_feature(name: str) -> FeatureFunction:
-    """The feature that is a field of the selected lepton."""
+    """The function of the feature that is a field of the selected lepton."""
 
     def lepton_field(events: SelectedEvents) -> Floats:
         values: Floats = getattr(events.leptons, name)
@@ -109,9 +114,9 @@ for _name in Lepton._fields:
 
 
 def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
-    """Compute all features, (num_events, NUM_HLF), in the order of the table.
+    """Compute all features, (num_events, NUM_HLF), in the order of the table of columns.
 
-    Numbers beyond the range of float32 become infinite.
+    Numbers beyond the range of float32 become infinite. Only the values of plugins are checked.
 
     Raises:
         FeatureError: The function of a plugin fails, or returns another number of values, or
@@ -131,7 +136,11 @@ def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
 def _plugin_values(
     name: str, feature: FeatureFunction, events: SelectedEvents
 ) -> NDArray[np.float64]:
-    """The values of a plugin's feature, (num_events,), after all checks on them."""
+    """The values of a plugin's feature, (num_events,).
+
+    Raises:
+        FeatureError: The function fails, or the number of values is wrong, or some are not finite.
+    """
     title = f"the feature '{name}' ({feature.location})"
     try:
         values = np.asarray(feature.function(events), dtype=np.float64)
@@ -153,7 +162,10 @@ def _plugin_values(
 
 
 def _failing_line(error: Exception, feature: FeatureFunction) -> str:
-    """` in line N` of the plugin's file, as far as the traceback shows it."""
+    """The text ` in line N`, with the line of the plugin's file at which its function failed.
+
+    It is empty if the traceback has no line of this file.
+    """
     plugin_frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -164,9 +176,10 @@ def _failing_line(error: Exception, feature: FeatureFunction) -> str:
 
 
 def check_independence(hlf: NDArray[np.float32], recomputed: NDArray[np.float32]) -> None:
-    """Compare features of a few events with those computed without the other events.
+    """Check that features of plugins do not depend on the other events of a block.
 
-    Both are (num_events, NUM_HLF).
+    It compares features of a few events with those computed again without the others; both are
+    (num_events, NUM_HLF).
 
     Raises:
         FeatureError: A feature of a plugin differs.
@@ -186,11 +199,13 @@ def counted_jets(
 ) -> CountedJets:
     """The jets of the selected events that pass the cuts and are not close to the selected lepton.
 
+    A jet within `jet_cleaning` in eta and phi of the lepton is the lepton itself.
+
     `selected` are the (num_selected,) indices of the selected events, `leptons` their leptons.
     `CountedJets.event` is an index into both.
     """
     jets = events.jets
-    # Index of each event among the selected ones, -1 for the rest of them.
+    # Index of each event among the selected events; -1 for an event that is not selected.
     selected_index = np.full(len(events.met), -1)
     selected_index[selected] = np.arange(len(selected))
     jet_event = np.repeat(selected_index, np.diff(jets.offsets))

@@ -55,10 +55,11 @@ def lepton_sums(
     own_track_dr: float,
     as_published: bool,
 ) -> tuple[Floats, bool]:
-    """Sum the pT of the candidates around one lepton, and look for the lepton's own track.
+    """Sum the pT of the candidates around one lepton, and search for the lepton's own track.
 
-    Tracks closer than `own_track_dr` are the lepton itself and do not count. As published they
-    count, and azimuths stay unwrapped.
+    Candidates within `cone` of the lepton, a distance in eta and phi, count. Tracks closer than
+    `own_track_dr` are the lepton itself and do not. As published they count, and differences of
+    azimuths stay unwrapped.
 
     Returns:
         Sums by species, (3,) [GeV], and whether the lepton has an own track.
@@ -105,6 +106,8 @@ def relative_isolations(candidates: Candidates, cone: float, as_published: bool)
         >>> relative_isolations(event, 0.3, True).tolist()
         [[0.0, 0.0, 0.0], [-1.0, 1.0, 0.0]]
     """
+    # Candidates, with copies at the ends of phi, are sorted by cell; `source` is the index in the
+    # event.
     cells, source, phi, num_rows, num_columns = grid_cells(candidates, cone, as_published)
     # One empty row more, so that every row has one above.
     cell_start, order = bucket_order(cells, (num_rows + 1) * num_columns)
@@ -115,10 +118,13 @@ def relative_isolations(candidates: Candidates, cone: float, as_published: bool)
 
     num_candidates = candidates.pt.size
     sums = np.zeros((num_candidates, 3))
+    # The first and the last column hold only copies, so no cell there is a starting point.
     for row in range(num_rows):
         for cell in range(row * num_columns + 1, (row + 1) * num_columns - 1):
             above = cell + num_columns
             for i in range(cell_start[cell], cell_start[cell + 1]):
+                # Cells of a row follow one another: the rest of this cell and the next one; then
+                # three cells of the row above.
                 for start, stop in (
                     (i + 1, cell_start[cell + 2]),
                     (cell_start[above - 1], cell_start[above + 2]),
@@ -142,7 +148,7 @@ def relative_isolations(candidates: Candidates, cone: float, as_published: bool)
 def grid_cells(
     candidates: Candidates, cone: float, as_published: bool
 ) -> tuple[Indices, Indices, Floats, int, int]:
-    """Sort candidates into cells in eta (rows) and phi (columns), at least as wide as the cone.
+    """Assign candidates to cells in eta (rows) and phi (columns), at least as wide as the cone.
 
     The first and the last column hold copies of the candidates at the other end of phi, shifted by
     2 pi, so that no cone (of less than pi) leaves the grid. As published they are empty.
@@ -186,10 +192,13 @@ def grid_cells(
 
 @compiled
 def bucket_order(buckets: Indices, num_buckets: int) -> tuple[Indices, Indices]:
-    """Sort numbers of buckets by counting.
+    """Sort items by the number of their bucket, by counting (a stable counting sort).
+
+    `buckets` (num_items,) is the bucket of each item, from 0 to num_buckets - 1.
 
     Returns:
-        (num_buckets + 1,) where each bucket begins in the order, and the (num,) indices in order.
+        (num_buckets + 1,) position at which each bucket begins in the order, and the (num_items,)
+        indices of the items in order.
     """
     starts = np.zeros(num_buckets + 1, dtype=np.int64)
     for bucket in buckets:

@@ -50,10 +50,12 @@ class EventsFile(NamedTuple):
     """One events part, as ingest describes it."""
 
     name: str
+    """Name of its file."""
     sample: str
     digest: str
     """Digest of the part's content."""
     path: str
+    """Path or URL of its file."""
 
 
 class KernelOutput(NamedTuple):
@@ -89,9 +91,13 @@ class EventKeys(NamedTuple):
     """Keys of the selected events of one part, for the driver: 26 bytes per event."""
 
     split: NDArray[np.int8]
+    """Number of its split, an index into `SPLITS`."""
     mixing: UInt64s
+    """Hash by which the events of a split are sorted."""
     balance: NDArray[np.float64]
+    """Random number in [0, 1), by which downsampling decides."""
     label: NDArray[np.int8]
+    """Its class, an index."""
     weight: NDArray[np.float64]
     """Physics weight; see `features.normalisation`."""
 
@@ -102,7 +108,11 @@ def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
 
 
 def metadata_settings(settings: FeatureSettings, reading: Mapping[str, object]) -> dict[str, Any]:
-    """The settings for the metadata of features: those of the kernels, and thresholds of ingest."""
+    """The settings for the metadata of features: those of the kernels, and thresholds of ingest.
+
+    `reading` are the settings of ingest; its thresholds have names that begin with `min_`. Keys of
+    the result are those of the config, with their section.
+    """
     stated = {f"features.{key}": setting for key, setting in kernel_items(settings).items()}
     for key, setting in reading.items():
         if key.startswith("min_"):
@@ -113,7 +123,8 @@ def metadata_settings(settings: FeatureSettings, reading: Mapping[str, object]) 
 def run_kernels(events_part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:
     """Write the features of one events part to `folder`, one row group at a time to save memory.
 
-    Later versions rely on the file.
+    The file is flushed to the disk, since later versions rely on it. The result has its size and
+    digest, and the tally of the events by outcome.
     """
     tally = StepCounts({}, {})
     events_path = as_path(events_part.path)
@@ -142,7 +153,7 @@ def run_kernels(events_part: EventsFile, settings: FeatureSettings, folder: Path
 
 
 def _block_tally(events: pa.Table, block: FeatureBlock) -> StepCounts:
-    """Numbers and weights of the events by outcome."""
+    """Count the events of a block, and sum their weights, by outcome."""
     steps: dict[str, Any] = {"events": slice(None)}
     for code, name in enumerate(OUTCOMES):
         steps[name] = block.outcome == code
@@ -167,7 +178,8 @@ def event_keys(path: Path, settings: FeatureSettings, *, factor: float = 1.0) ->
 def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
     """Map the rows of a file into memory; all weights are multiplied by `factor`.
 
-    Only columns in use are read.
+    These are the columns `weight` and `weight_<name>`. Of a mapped file only the columns in use are
+    read from the disk.
     """
     # The arrays keep the mapping alive; closing the file spares the limited number of open files.
     with pa.memory_map(str(path)) as file:
@@ -179,11 +191,15 @@ def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
 
 
 def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
-    """Arrow schema of unmixed rows: columns that the kernels do not read, HLF, particles."""
+    """Arrow schema of unmixed rows, for events of the schema `events`.
+
+    The columns are those of the events that the kernels do not read, the high-level features, and
+    `core`: the 11 numbers of all particles of an event in one list.
+    """
     fields = [field for field in events if field.name not in _KERNEL_INPUTS]
     fields += [pa.field(name, pa.float32()) for name in hlf_names()]
     fields.append(pa.field("core", pa.large_list(pa.float32())))
-    # Without the metadata of the fields of events.
+    # New fields lack the metadata of the fields of events.
     return pa.schema([(field.name, field.type) for field in fields])
 
 

@@ -27,7 +27,7 @@ from hep_core.compiling import compiled
 if TYPE_CHECKING:
     import awkward as ak
 
-#: Outcomes of an event, in the order of the checks.
+#: Outcomes of an event, numbers in the order of the checks: selected, or why it is not.
 (
     SELECTED,
     LACKS_CANDIDATE_KIND,
@@ -49,6 +49,7 @@ OUTCOMES: Final = (
     "rejected_few_bjets",
     "rejected_nonfinite_features",
 )
+#: Column numbers of the high-level features, as attributes.
 HLF: Final = column_numbers(hlf_names())
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
@@ -93,6 +94,9 @@ def build_features(
 ) -> FeatureBlock:
     """Select events and compute their features.
 
+    Compiled kernels select the lepton of each event and list its particles; NumPy then computes the
+    high-level features of the selected events, and the last cuts use these.
+
     Args:
         events: A table in the schema `ingestion.schema.events_schema()`.
         settings: Selection and definitions.
@@ -135,7 +139,10 @@ def build_features(
 
 
 def _kernel_cuts(settings: FeatureSettings) -> Cuts:
-    """The settings that the compiled kernels need; a limit that is None keeps its default."""
+    """The settings that the compiled kernels need; a limit that is None keeps its default.
+
+    Without particles, no candidate is listed: the caps on the particle lists are 0.
+    """
     limits = {
         name: setting for name, setting in settings if name in Cuts._fields and setting is not None
     }
@@ -163,18 +170,29 @@ def _check_plugins(
     settings: FeatureSettings,
     scales: EnergyScales,
 ) -> None:
-    """Compute features of the first selected events again, alone and in reverse order."""
+    """Check that features of plugins do not depend on other events or on the order of the events.
+
+    Features of the first selected events are computed again, without the others and in reverse
+    order. `hlf` are those of all selected events, (num_selected, NUM_HLF).
+
+    Raises:
+        FeatureError: A feature differs.
+    """
     reversed_events = selected[:_NUM_RECOMPUTED][::-1]
     reversed_hlf = hlf[:_NUM_RECOMPUTED][::-1]
     recomputed = build_features(
         events.take(pa.array(reversed_events)), settings, scales=scales, check_plugins=False
     )
+    # An event may be rejected now by a feature of another value, so rows are compared by event.
     check_independence(reversed_hlf[recomputed.selected], recomputed.hlf)
 
 
 def _apply_cuts_on_hlf(block: FeatureBlock, settings: FeatureSettings) -> FeatureBlock:
-    """Drop events with too few jets, and those with features beyond the range of float32."""
-    # Of several reasons the earliest cut counts.
+    """Drop events with too few jets, and those with features beyond the range of float32.
+
+    It also writes the reasons into the `outcome` of `block`, which the result shares.
+    """
+    # Of several reasons, `np.select` takes the first.
     outcome = np.select(
         [
             block.hlf[:, HLF.num_jets] < settings.min_jets,
@@ -214,11 +232,12 @@ def select_and_list(
     offsets = np.zeros(num_events + 1, dtype=np.int64)
     num_candidates = events.tracks.pt.size + events.photons.pt.size + events.neutral_hadrons.pt.size
     max_particles = 1 + cuts.max_tracks + cuts.max_photons + cuts.max_neutral_hadrons
-    # Space for one more event than needed: each event may write to the rows of the longest list.
+    # There is space for one event more than needed: each needs that of the longest list.
     max_rows = min(num_candidates + num_events, num_events * max_particles) + max_particles
     core = np.empty((max_rows, NUM_CORE), np.float32)
     num_selected = 0
     for event in range(num_events):
+        # The order of the checks below gives the outcome of an event that several reject.
         candidates = event_candidates(events, event)
         lepton, num_accepted, num_isolated, lacks_own_track[event] = select_lepton(
             events.leptons, event, candidates, cuts
@@ -232,6 +251,7 @@ def select_and_list(
         elif not cuts.min_leptons <= num_isolated <= cuts.max_leptons:
             outcome[event] = WRONG_NUMBER_OF_LEPTONS
         else:
+            # The next event overwrites these rows unless this one is selected.
             rows = core[offsets[num_selected] :]
             num_rows = particle_list(events, event, candidates, lepton, cuts, rows)
             if not fits_float32(rows[:num_rows]):
@@ -251,14 +271,18 @@ def select_and_list(
 
 @compiled
 def fits_float32(core: NDArray[np.float32]) -> bool:
-    """Whether the isolations and the future energies of all particles are finite in float32."""
+    """Whether the isolations, and the energies that follow from pT and eta, fit float32.
+
+    `core` is (num_rows, 11), the particles of one event. An isolation that does not fit is infinite
+    here already; energies are computed only later, when the dataset is read.
+    """
     for row in range(core.shape[0]):
         for column in (CORE.iso_charged, CORE.iso_photon, CORE.iso_neutral):
             if not math.isfinite(core[row, column]):
                 return False
         pt = float(core[row, CORE.pt])
         eta = float(core[row, CORE.eta])
-        # The energy of usual particles is finite; a cosh for each would cost more than the sort.
+        # Other particles have finite energies; a cosh for each would cost more than the sort.
         is_extreme = abs(eta) > 15.0 or pt > 1e30
         if is_extreme and not energy(pt, eta) <= FLOAT32_MAX:
             return False

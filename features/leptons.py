@@ -15,7 +15,10 @@ Value = TypeVar("Value", float, Floats)
 
 
 class Cuts(NamedTuple):
-    """The settings that the compiled kernels need, by their names; two are numbers here."""
+    """The settings that the compiled kernels need, with the names that they have in the config.
+
+    Two are numbers here, since kernels take no text: `as_published` and `ordering`. pT in GeV.
+    """
 
     as_published: bool
     """Whether the convention is `sparkdltrigger`."""
@@ -26,6 +29,7 @@ class Cuts(NamedTuple):
     isolation_cone: float
     own_track_dr: float
     max_tracks: int
+    """Caps on the candidates of each kind in the particle list."""
     max_photons: int
     max_neutral_hadrons: int
     max_lepton_isolation: float = math.inf
@@ -34,7 +38,11 @@ class Cuts(NamedTuple):
 
 
 class Lepton(NamedTuple, Generic[Value]):
-    """The selected leptons of one or many events: GeV, radians, units of e, relative isolations."""
+    """The selected lepton of one event, or of many events, with (num_events,) arrays.
+
+    pT in GeV, angles in radians, charge in units of e. An isolation is the sum of pT of the nearby
+    candidates of a kind, divided by the pT of the lepton.
+    """
 
     pt: Value
     eta: Value
@@ -53,7 +61,8 @@ def select_lepton(
 ) -> tuple[Lepton[float], int, int, bool]:
     """Select the lepton of highest pT that passes the cuts; for equal pT the electron.
 
-    A lepton is isolated from tracks (except its own), photons and neutral hadrons.
+    The cuts are on pT, eta and the sum of the relative isolations from tracks (except the lepton's
+    own), photons and neutral hadrons.
 
     As published, its own track counts, and 1 is subtracted instead, even if there is no such track.
     Of the first electron and the first muon that pass, the lepton of larger eta is selected; for
@@ -61,15 +70,16 @@ def select_lepton(
 
     Returns:
         The lepton (its pT is 0 if none passes); numbers of leptons that pass the cuts on pT and
-        eta, and of those that are isolated too; whether the first of highest pT has no own track.
-        Another track of the same particle, a little farther away, would count in its isolation,
-        which would be above 1.
+        eta, and of those that are isolated too; whether the one of highest pT among the former has
+        no own track. A lepton whose own track is a little too far away has an isolation above 1,
+        since this track counts in it.
     """
     best = Lepton(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     num_accepted = 0
     num_isolated = 0
     highest_pt = 0.0
     lacks_own_track = False
+    # -1 for no lepton yet, else 1 or 0.
     previous_is_electron = -1.0
     for index in range(leptons.offsets[event], leptons.offsets[event + 1]):
         pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]

@@ -29,16 +29,16 @@ from features.leptons import Cuts, Lepton
 from features.settings import Ordering
 from hep_core.compiling import compiled
 
-#: Signs of the distance to the lepton in the sort key; 0 for the order of the file.
+#: Signs by which the distance to the lepton is multiplied for the sort; 0 for no sort.
 ORDERINGS: Final = {Ordering.INCREASING: 1, Ordering.DECREASING: -1, Ordering.FILE: 0}
 
-#: Column numbers.
+#: Column numbers of the 11 numbers of a particle, as attributes.
 CORE: Final = column_numbers(tuple(PARTICLE_CORE))
 
 
 @compiled
 def event_candidates(events: EventArrays, event: int) -> Candidates:
-    """Tracks, then photons, then neutral hadrons of one event."""
+    """The candidates of one event: tracks, then photons, then neutral hadrons."""
     tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
     in_tracks = slice(tracks.offsets[event], tracks.offsets[event + 1])
     in_photons = slice(photons.offsets[event], photons.offsets[event + 1])
@@ -60,17 +60,22 @@ def event_candidates(events: EventArrays, event: int) -> Candidates:
 
 @compiled
 def comes_first(a: int, b: int, candidates: Candidates) -> bool:
-    """Whether a precedes b at equal sort keys: by species, then higher pT, smaller eta and phi."""
+    """Whether candidate a precedes candidate b if their sort keys are equal.
+
+    Tracks precede photons and neutral hadrons; then higher pT, smaller eta, smaller phi. a and b
+    are indices into the candidates.
+    """
     species, pt, eta, phi = candidates
     return bool((species[a], -pt[a], eta[a], phi[a]) < (species[b], -pt[b], eta[b], phi[b]))
 
 
 @compiled
 def sorted_by(keys: Floats, indices: Indices, candidates: Candidates) -> Indices:
-    """Sort candidates by `keys`, ties by `comes_first`: the order of the input does not matter.
+    """Sort candidates by `keys`, equal keys by `comes_first`, whatever the order of the input is.
 
-    A bucket sort: one bucket per candidate, then an insertion sort of the nearly sorted list. It is
-    three times as fast here as a general sort.
+    The range of keys is cut into as many equal buckets as there are candidates. Sorting by bucket
+    gives a nearly sorted list, which an insertion sort completes. This is three times as fast here
+    as a general sort.
 
     Args:
         keys: (n,) sort keys.
@@ -80,6 +85,7 @@ def sorted_by(keys: Floats, indices: Indices, candidates: Candidates) -> Indices
     size = keys.size
     if size < 2:
         return indices.copy()
+    # The small number avoids a division by zero if all keys are equal.
     min_key = keys.min()
     buckets_per_unit = (size - 1) / max(keys.max() - min_key, 1e-300)
     buckets = np.empty(size, dtype=np.int64)
@@ -87,6 +93,7 @@ def sorted_by(keys: Floats, indices: Indices, candidates: Candidates) -> Indices
         buckets[i] = min(int((keys[i] - min_key) * buckets_per_unit), size - 1)
     _, order = bucket_order(buckets, size)
 
+    # The insertion sort: all before `end` is sorted, and `moving` is moved to its place there.
     for end in range(1, size):
         moving = order[end]
         position = end
@@ -106,10 +113,14 @@ def sorted_by(keys: Floats, indices: Indices, candidates: Candidates) -> Indices
 
 @compiled
 def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
-    """The `cap` candidates of highest pT among the eligible ones of a species, in input order."""
+    """The `cap` candidates of highest pT among the `eligible` ones, as indices in input order.
+
+    Of candidates with the same pT at the cap, `comes_first` decides which are kept.
+    """
     if eligible.size <= cap or cap == 0:
         return eligible[:cap]
     pt = candidates.pt[eligible]
+    # The lowest pT that is kept.
     min_pt = np.partition(pt, pt.size - cap)[pt.size - cap]
     harder = eligible[pt > min_pt]
     tied = eligible[pt == min_pt]
@@ -119,9 +130,10 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
 
 @compiled
 def listed_candidates(candidates: Candidates, lepton: Lepton[float], cuts: Cuts) -> Indices:
-    """Candidates that get a row: the hardest of each species, without the lepton's own track.
+    """Indices of the candidates that get a row in the particle list of an event.
 
-    As published, they are the first of each species.
+    These are the hardest of each species (tracks, photons, neutral hadrons), up to its cap, without
+    the lepton's own track. As published, they are the first of each species instead.
     """
     listed = np.empty(candidates.pt.size, dtype=np.int64)
     num_listed = 0
@@ -151,7 +163,9 @@ def particle_list(
 ) -> int:
     """Fill `core` with the particles of one event: the lepton, then the listed candidates.
 
-    `core` is (at least the rows of the longest list, 11); its columns are those of `PARTICLE_CORE`.
+    The candidates are sorted by their distance to the lepton in eta and phi, if the settings say
+    so. `core` is (num_rows, 11), with at least the rows of the longest list; its columns are those
+    of `PARTICLE_CORE`.
 
     Returns:
         The number of rows filled.
@@ -177,7 +191,7 @@ def particle_list(
         core[row, CORE.iso_photon] = isolations[index, PHOTON]
         core[row, CORE.iso_neutral] = isolations[index, NEUTRAL]
         if candidates.species[index] == TRACK:
-            # Tracks are the first candidates.
+            # Tracks are the first candidates, so the index is also that among the event's tracks.
             track = first_track + index
             charge = np.sign(tracks.pid[track]) if cuts.as_published else tracks.charge[track]
             core[row, CORE.charge] = charge

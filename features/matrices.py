@@ -1,4 +1,4 @@
-"""Inputs of networks from the features Parquet: the vector `hlf` and the matrix of 801 x 19.
+"""Makes inputs of networks from the features Parquet: the vector `hlf`, the matrix of 801 x 19.
 
 The file holds 11 numbers of a particle, unpadded. Energy, momenta and flags follow from them and
 are computed here, in double precision, each time a table is read.
@@ -40,7 +40,7 @@ class Particles(NamedTuple):
     """Particles of many events: a flat array per column of `features.columns.PARTICLE_CORE`."""
 
     species: NDArray[np.int8]
-    """`kind` there."""
+    """Kind of each particle, the column `kind` there."""
     charge: NDArray[np.int32]
     pt: NDArray[np.float32]
     eta: NDArray[np.float32]
@@ -95,7 +95,7 @@ def model_inputs(
 
 
 def required_columns(names: Iterable[str]) -> list[str]:
-    """Columns of the features Parquet that `model_inputs` needs.
+    """Columns of the features Parquet that `model_inputs` needs for some inputs, each once.
 
     Examples:
         >>> required_columns(["num_particles", "label", "num_particles"])
@@ -113,7 +113,15 @@ def hlf_array(table: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
 
 
 def particle_arrays(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], Particles]:
-    """The (num_events + 1,) offsets of the particles of each event, and the particles."""
+    """Read the particles of events as flat arrays.
+
+    Returns:
+        (num_events + 1,) offsets: event i has the particles `offsets[i]:offsets[i + 1]`; and the
+        particles.
+
+    Raises:
+        DatasetError: The lists of an event have different lengths.
+    """
     num_particles = as_numpy(_column(table, NUM_PARTICLES.name))
     arrays = []
     for name, dtype in zip(PARTICLE_COLUMNS, PARTICLE_CORE.values(), strict=True):
@@ -154,7 +162,10 @@ def particle_matrices(
 def fill_features(
     particles: Particles, start: int, stop: int, features: NDArray[np.float32]
 ) -> None:
-    """Fill `features`, (at least stop - start, 19), from the particles `start` to `stop`."""
+    """Compute the 19 features of the particles `start` to `stop` (exclusive) into `features`.
+
+    `features` is (num_rows, 19), with at least stop - start rows; further rows stay as they are.
+    """
     for row in range(stop - start):
         index = start + row
         species = particles.species[index]
@@ -166,9 +177,10 @@ def fill_features(
         features[row, _COLUMN.px] = px
         features[row, _COLUMN.py] = py
         features[row, _COLUMN.pz] = pz
-        # Numbers from pT to the isolations, and then flags, follow one another in both tables.
+        # pT to the isolations have the same order here (from index 2 on) and in the features.
         for column, numbers in enumerate(particles[2:], _COLUMN.pt):
             features[row, column] = numbers[index]
+        # One flag for each kind of particle: 1 for that of this particle, else 0.
         for column, flagged in enumerate(
             (TRACK, NEUTRAL, PHOTON, ELECTRON, MUON), _COLUMN.is_charged_hadron
         ):
@@ -198,7 +210,10 @@ def particle_features(
 
 
 def list_columns(offsets: NDArray[np.int64], particles: Particles) -> dict[str, pa.Array]:
-    """The particle columns of the features Parquet, from the particles of events and offsets."""
+    """The particle columns of the features Parquet, one list per event, by name.
+
+    `offsets` is (num_events + 1,), as `particle_arrays` gives it.
+    """
     starts = pa.array(offsets.astype(np.int32))
     return {
         name: pa.ListArray.from_arrays(starts, pa.array(numbers))
@@ -211,7 +226,7 @@ def particles_from_core(core_columns: NDArray[np.float32]) -> Particles:
     arrays = []
     for numbers, dtype in zip(core_columns, PARTICLE_CORE.values(), strict=True):
         array = np.ascontiguousarray(numbers, dtype)
-        # As arrays from Arrow are; otherwise numba would compile everything twice.
+        # Arrays from Arrow are read-only too; numba would compile again for writable ones.
         array.flags.writeable = False
         arrays.append(array)
     return Particles(*arrays)
@@ -228,6 +243,7 @@ def as_numpy(column: pa.Array) -> NDArray[Any]:
 
 
 def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    """A column as one array; DatasetError if it is missing or has nulls."""
     if name not in table.schema.names:
         raise DatasetError(f"the features have no column '{name}'. Make them again.")
     column = table.column(name)

@@ -23,6 +23,7 @@ class RowGroupPlan(NamedTuple):
     """The events of one row group."""
 
     split: int
+    """Number of the split, an index into `SPLITS`."""
     group: int
     """Number of the row group within the split."""
     events: NDArray[np.int64]
@@ -34,11 +35,15 @@ class MixingPlan(NamedTuple):
 
     groups: list[RowGroupPlan]
     class_weights: list[float]
+    """Factor on the weights of each class, from the training split."""
     counts: dict[str, list[int]]
     """Events of each class by split."""
 
     def tasks(self, max_events: int) -> list[list[RowGroupPlan]]:
-        """Consecutive row groups for each task: `max_events` events, but at least one row group."""
+        """Cut the row groups into tasks of consecutive ones, each of at most `max_events` events.
+
+        A task has at least one row group, however large that is.
+        """
         tasks: list[list[RowGroupPlan]] = []
         free_events = 0
         for group in self.groups:
@@ -56,15 +61,20 @@ def plan_mixing(
 ) -> MixingPlan:
     """Decide which events to keep, the row groups of every split, and the class weights.
 
+    In each split the kept events are sorted by their mixing key, a hash, and cut into row groups.
+    `keys_by_part` are the keys of the selected events of each part.
+
     Raises:
         FeatureError: A split lacks a class or has too few events, or the weights of a class add up
             to 0 or less.
     """
+    # The keys of all parts together: each field is joined over the parts.
     keys = EventKeys(*(np.concatenate(columns) for columns in zip(*keys_by_part, strict=True)))
     is_kept = np.ones(len(keys.split), dtype=np.bool_)
     if settings.balance is Balance.DOWNSAMPLE:
         is_kept = downsampling_mask(keys, len(classes))
     counts = np.zeros((len(SPLITS), len(classes)), dtype=np.int64)
+    # Unlike `counts[...] += 1`, this counts each of several equal pairs of split and label.
     np.add.at(counts, (keys.split[is_kept], keys.label[is_kept]), 1)
     require_all_classes(counts, classes)
 
@@ -72,6 +82,7 @@ def plan_mixing(
     weights_by_split = []
     for split, name in enumerate(SPLITS):
         events = np.flatnonzero(is_kept & (keys.split == split))
+        # Weights of all splits are computed for their checks; training uses those of its own split.
         weights_by_split.append(
             class_weights(keys.label[events], keys.weight[events], classes, split=name)
         )
@@ -89,9 +100,11 @@ def plan_mixing(
 
 
 def downsampling_mask(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]:
-    """Mask of the events to keep, so that all classes are as large in training as the smallest.
+    """(num_events,) whether to keep each event, so that classes are of equal size in training.
 
-    All events outside the training split are kept: there every event measures.
+    An event of the training split is kept if its balance key, a uniform random number in [0, 1), is
+    below the size of the smallest class divided by that of its own class. So the sizes are equal on
+    average. All events outside the training split are kept, since they only measure.
     """
     counts = np.bincount(keys.label[keys.split == TRAIN], minlength=num_classes)
     kept_fractions = counts.min() / np.maximum(counts, 1)
@@ -102,7 +115,10 @@ def downsampling_mask(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]:
 def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> int:
     """Rows per row group so that `feed_workers` divides the number of row groups where possible.
 
-    There are at least `feed_workers` row groups; of fewer events each is a row group.
+    It tries multiples of `feed_workers` as the number of row groups, from the smallest one by which
+    no row group exceeds `rows_per_group`. The last row group may be smaller, which can change the
+    number of row groups, so each size is checked. With fewer events than workers, each event is a
+    row group.
 
     Examples:
         >>> group_size(425, rows_per_group=2048, feed_workers=4)
@@ -114,6 +130,7 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> in
     min_groups = math.ceil(num_events / (rows_per_group * feed_workers)) * feed_workers
     for num_groups in range(min_groups, min(4 * min_groups, num_events) + 1, feed_workers):
         size = math.ceil(num_events / num_groups)
+        # The number of row groups of this size may be below `num_groups`.
         if math.ceil(num_events / size) % feed_workers == 0:
             return size
     return min(rows_per_group, num_events // feed_workers)
@@ -126,9 +143,10 @@ def class_weights(
     *,
     split: str = "train",
 ) -> NDArray[np.float64]:
-    """Factor on the weights of each class that makes their sums equal, on average 1 per event.
+    """(num_classes,) factors on the weights of each class that make the sums of all classes equal.
 
-    `labels` and `weights`, possibly negative, are (num_events,).
+    After them the weights of all events are 1 on average. `labels` and `weights`, some of which may
+    be negative, are (num_events,); `names` are those of the classes.
 
     Raises:
         FeatureError: The weights of a class add up to 0 or less.
@@ -147,7 +165,10 @@ def class_weights(
 def require_all_classes(counts: NDArray[np.int64], classes: list[str]) -> None:
     """Check that each split has events of each class.
 
-    `counts` are the events, (number of splits, number of classes).
+    `counts` are the numbers of events, (num_splits, num_classes).
+
+    Raises:
+        FeatureError: A split lacks a class; the message has a table of all numbers.
     """
     if (counts > 0).all():
         return

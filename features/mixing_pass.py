@@ -41,9 +41,9 @@ from hep_core.compiling import compiled
 from hep_core.integrity import file_digest
 from hep_core.storage import as_path, is_remote
 
-#: Memory of the rows that a task gathers.
+#: Memory of the rows that a task gathers [bytes].
 GATHERED_BYTES: Final = 256 << 20
-#: Columns with minimum and maximum in the footer; for features they would cost time for no use.
+#: Columns with minimum and maximum in the footer. Features have none, since nothing uses them.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
 #: Columns with few different values.
 _WITH_DICTIONARY: Final = [
@@ -65,13 +65,18 @@ class KernelFile(NamedTuple):
 
 
 class WrittenGroup(NamedTuple):
-    """One row group, with the statistics of its columns."""
+    """One row group, with the statistics of its columns.
+
+    These are empty outside the training split.
+    """
 
     split: int
+    """Number of the split, an index into `SPLITS`."""
     group: RowGroup
     digest: str
-    """Digest of the content of a file on object storage."""
+    """Digest of the content of a file on object storage; empty for a local file."""
     hlf: ColumnStatistics
+    """Statistics of the high-level features of all events."""
     particles: ColumnStatistics
     """Statistics of the particles of the first EVENTS_FOR_PARTICLES events."""
 
@@ -80,17 +85,17 @@ class PickedRows(NamedTuple):
     """Some rows of one table, and their positions among all rows that are gathered."""
 
     read: Callable[[], pa.Table]
-    """Maps the table from its file."""
+    """Returns the table, mapped from its file into memory."""
     rows: NDArray[np.int64]
-    """(num_rows,) in ascending order."""
+    """(num_rows,) indices of rows of the table, in ascending order."""
     positions: NDArray[np.int64]
-    """(num_rows,)."""
+    """(num_rows,) index of each row among the gathered rows."""
 
 
 def rows_in_memory(num_bytes: int, num_rows: int) -> int:
-    """Number of mixed rows that take `GATHERED_BYTES`, at least one.
+    """Number of rows that take `GATHERED_BYTES` of memory, at least one.
 
-    `num_rows` rows of all parts have `num_bytes`.
+    The size of a row is that of an average one: all `num_rows` rows take `num_bytes`.
     """
     return max(1, GATHERED_BYTES * num_rows // max(num_bytes, 1))
 
@@ -105,8 +110,10 @@ def write_groups(
 ) -> tuple[list[WrittenGroup], Histograms]:
     """Write the row groups of one task.
 
+    It gathers the rows of all its row groups at once, then writes a slice of them for each.
+
     Args:
-        groups: Their events.
+        groups: The row groups, with their events.
         files: The kernels' files, in the order of their events.
         classes: Names of the classes.
         out_dir: Folder of the dataset.
@@ -135,8 +142,14 @@ def write_groups(
 def _pick_rows(
     files: Sequence[KernelFile], events: NDArray[np.int64], scratch: Path
 ) -> list[PickedRows]:
-    """The rows of each file that hold some of the `events`."""
+    """Find the rows of some events in the files of the kernels.
+
+    `events` (num_events,) are indices into the selected events of all parts; a file holds a range
+    of these. The result has an entry for each file with some of the events, whose positions are
+    those in `events`. A file on object storage is copied to `scratch` first.
+    """
     order = np.argsort(events, kind="stable")
+    # Sorted events are cut where the next file begins.
     file_bounds = np.searchsorted(events[order], [file.first_event for file in files[1:]])
     picked = []
     for file, positions in zip(files, np.split(order, file_bounds), strict=True):
@@ -148,10 +161,11 @@ def _pick_rows(
 
 
 def gather_rows(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
-    """Rows of tables in the schema `unmixed_schema()`, in order of their positions.
+    """Gather rows of tables in the schema `unmixed_schema()`, in order of their positions.
 
-    The particles become columns of lists. Mapped files count as memory of the task, so each is read
-    twice, for the lengths and for the particles, and none stays open.
+    The 11 numbers of all particles of an event, one list in the tables, become a column of lists
+    for each number. Mapped files count as memory of the task, so each is mapped twice, for the
+    numbers of particles and for the particles, and none stays mapped.
     """
     tables = []
     num_particles = np.zeros(num_rows, dtype=np.int64)
@@ -162,10 +176,12 @@ def gather_rows(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
         num_particles[file_rows.positions] = core_lengths // NUM_CORE
 
     offsets = np.concatenate([[0], np.cumsum(num_particles)])
+    # One row for each number of a particle, one column for each particle.
     core_columns = np.empty((NUM_CORE, offsets[-1]), dtype=np.float32)
     for file_rows in picked:
         _copy_particles(file_rows, num_particles, core_columns, offsets)
 
+    # The tables are joined file by file; the sort brings their rows to their positions.
     positions = np.concatenate([file_rows.positions for file_rows in picked])
     rows = pa.concat_tables(tables).take(np.argsort(positions))
     for name, column in list_columns(offsets, particles_from_core(core_columns)).items():
@@ -179,10 +195,15 @@ def _copy_particles(
     core_columns: NDArray[np.float32],
     offsets: NDArray[np.int64],
 ) -> None:
-    """Copy the particles of the picked rows to `core_columns`, (11, number of all particles)."""
+    """Copy the particles of the picked rows into `core_columns`, (11, number of all particles).
+
+    `num_particles` (num_rows,) and `offsets` (num_rows + 1,) are those of all gathered rows, by
+    position.
+    """
     chunk_start = 0
     for chunk in picked.read()["core"].chunks:
         chunk_stop = chunk_start + len(chunk)
+        # The picked rows are sorted, so those of a chunk are a slice.
         first, stop = np.searchsorted(picked.rows, [chunk_start, chunk_stop])
         rows_in_chunk = picked.rows[first:stop] - chunk_start
         positions = picked.positions[first:stop]
@@ -222,7 +243,11 @@ def write_group(
     out_dir: Path,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[WrittenGroup, Histograms]:
-    """Write rows from `gather_rows` as one row group, in their order; its file appears whole."""
+    """Write rows from `gather_rows` as one row group, in their order; its file appears whole.
+
+    `split` and `group` are the numbers of the split and of the row group. Returns the row group
+    with the statistics of its columns, and its histograms.
+    """
     table = _with_file_schema(rows, classes, settings)
     file = RowGroup(f"{SPLITS[split]}/part-{group:05d}.parquet", table.num_rows)
     with new_file(out_dir / file.file) as unfinished:
@@ -269,7 +294,7 @@ def write_group(
 def _with_file_schema(
     rows: pa.Table, classes: list[str], settings: Mapping[str, Any] | None
 ) -> pa.Table:
-    """The columns of the features Parquet, and then the pass-through columns, with metadata."""
+    """The columns of the features Parquet, then the pass-through columns, with metadata."""
     known_columns = {*unmixed_schema().names, *features_schema().names}
     pass_through = [field for field in rows.schema if field.name not in known_columns]
     schema = described_schema(features_schema(pass_through), classes, settings)

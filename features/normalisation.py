@@ -15,7 +15,9 @@ class GeneratedSample(NamedTuple):
     """A sample before any selection."""
 
     label: int
+    """Its class, an index."""
     cross_section_pb: float | None
+    """Cross-section [pb]; None if unknown."""
     num_events: int
     """Number of generated events that were read."""
     sum_of_weights: float
@@ -36,10 +38,13 @@ class GeneratedSample(NamedTuple):
     ) -> dict[str, Self]:
         """The parts of a sample that have a class, by name.
 
+        A sample whose events have several classes (`label_by`) has a part for each; any other
+        sample is one part. Copies of events, which ingest drops, do not count.
+
         Args:
             name: Name of the sample.
-            labels: Label of each part, from `ingestion.expressions.sample_labels`.
-            ingested: Counters of ingest.
+            labels: Class of each part, None for events without one, by the name of the part.
+            ingested: Counters of ingest: `samples` and `weights` by part, `generated` by sample.
             cross_section_pb: Cross-section of all parts together [pb].
             sum_of_weights: As in the config.
 
@@ -59,7 +64,7 @@ class GeneratedSample(NamedTuple):
         sum_read = sum(read_sums.values())
         stated_sum = _stated_sum(name, ingested, sum_of_weights)
         if stated_sum is None:
-            # The cross-section of several parts is that of all of them together.
+            # The cross-section belongs to all parts together, so the sum does too.
             if len(labels) > 1 and cross_section_pb is not None:
                 stated_sum = sum_read
         elif sum_read > stated_sum * (1 + _ROUNDING) and not has_negative_weights:
@@ -81,7 +86,13 @@ class GeneratedSample(NamedTuple):
 def _stated_sum(
     name: str, ingested: Mapping[str, Any], sum_of_weights: float | str | None
 ) -> float | None:
-    """The number in the config, or the sum that ingest read from the files by a name."""
+    """The sum of weights of all generated events, if the config states it.
+
+    `sum_of_weights` is this number, the name by which ingest read it from the files, or None.
+
+    Raises:
+        FeatureError: Ingest read no sum of this name.
+    """
     if not isinstance(sum_of_weights, str):
         return sum_of_weights
     sums_in_files: Mapping[str, float] = ingested.get("generated", {}).get(name, {})
@@ -93,12 +104,13 @@ def _stated_sum(
 
 
 def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -> dict[str, float]:
-    """Factor of each sample that turns `Event.Weight` into a physics weight.
+    """Factor of each sample that turns the weight of an event into a physics weight.
 
-    The physics weight is `Event.Weight` x cross-section [pb] x luminosity [1/pb] / sum of weights
-    of the sample: of all generated events if it is stated, else of those read. If a class has a
-    sample without cross-section, its samples count by their numbers of events: the mean weight of
-    each becomes 1.
+    The physics weight is the event's weight x cross-section [pb] x luminosity [1/pb] / sum of
+    weights of the sample: of all generated events if it is stated, else of those read. The physics
+    weights of a sample without selection so add up to the number of events that the luminosity
+    gives. If a class has a sample without cross-section, all samples of this class count by their
+    numbers of events instead: the mean weight of each becomes 1.
 
     Raises:
         FeatureError: Weights of a sample add up to 0 or less.

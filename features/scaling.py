@@ -14,11 +14,12 @@ from features.columns import SCALED_LIMIT, ModelInput
 class ColumnStatistics(NamedTuple):
     """Count, mean and sum of squared deviations of each column; two of them merge without the data.
 
-    They describe the values that networks see: asinh(x / u) for a column that is logarithmic above
-    u.
+    They describe the values that networks see: x itself, or asinh(x / u) for a column that is
+    logarithmic above u.
     """
 
     rows: int
+    """Number of rows."""
     mean: NDArray[np.float64]
     """(num_columns,) means."""
     m2: NDArray[np.float64]
@@ -28,7 +29,8 @@ class ColumnStatistics(NamedTuple):
     def from_rows(cls, rows: NDArray[np.floating[Any]], log_above: Sequence[float] = ()) -> Self:
         """Statistics of (num_rows, num_columns) numbers without padding.
 
-        `log_above` has one number for each column; without it all columns are linear.
+        `log_above` has one number u for each column, 0 for a linear one; without it all columns are
+        linear.
         """
         columns = np.array(rows.T, np.float64, order="C")
         for column, unit in zip(columns, log_above, strict=bool(log_above)):
@@ -56,7 +58,7 @@ class ColumnStatistics(NamedTuple):
 
 
 def scaler_json(statistics: ColumnStatistics, column: ModelInput) -> dict[str, Any]:
-    """The content of the model's scaling layer for an input."""
+    """The content of the model's scaling layer for an input: means, deviations and limits."""
     return {
         "rows": statistics.rows,
         "mean": statistics.mean.tolist(),

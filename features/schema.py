@@ -39,7 +39,7 @@ def features_schema(pass_through: Sequence[pa.Field] = ()) -> pa.Schema:
 
 
 def identities(files: Iterable[Path]) -> pa.Array:
-    """`uuid:entry` of all rows of some features files."""
+    """The text `uuid:entry` of each row of some features files, which identifies its event."""
     by_file = [row_identities(read_parquet(file, IDENTITY_COLUMNS)) for file in files]
     return pa.chunked_array(by_file, pa.string()).combine_chunks()
 
@@ -53,11 +53,11 @@ def row_identities(rows: pa.Table) -> pa.Array:
 def described_schema(
     schema: pa.Schema, classes: Sequence[str], settings: Mapping[str, Any] | None = None
 ) -> pa.Schema:
-    """Add metadata to a schema that every reader of Parquet shows.
+    """A copy of a schema with metadata, which every reader of Parquet shows.
 
-    `classes` is the JSON list of the classes in the order of the labels. `columns` is JSON: unit
-    and definition of each column, from the column table. `settings`, if given, are read by
-    `stated_settings`.
+    The metadata are JSON: `classes`, the names of the classes in the order of the labels;
+    `columns`, unit and definition of each column, from the column table; and `settings`, if given,
+    which `stated_settings` reads.
     """
     columns = {
         name: {"unit": column.unit, "definition": column.meaning}

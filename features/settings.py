@@ -147,7 +147,7 @@ class FeatureSettings(BaseModel):
     @field_validator("lepton_flavours")
     @classmethod
     def _flavours_in_order(cls, flavours: list[LeptonFlavour]) -> list[LeptonFlavour]:
-        # Equal sets have one spelling, so that they mean the same to `plan`.
+        # Equal sets of flavours get one order, so that `plan` sees no change between them.
         return [flavour for flavour in LeptonFlavour if flavour in flavours]
 
     @model_validator(mode="after")

@@ -1,9 +1,10 @@
 """High-level features after a shift of the energy scale of jets or of the missing energy.
 
-They are computed again from the events, so they are exact: jets cross the threshold on their pT,
-and HT, the numbers of jets and MT follow; the kernels are those of the features. An experiment
-would also shift MET with the jets, and b-tags; this does not. Events that pass the selection only
-after the shift (`min_jets`) are not among the events; events that fail it only then are found.
+They are computed again from the events, by the kernels of the features, so they are exact: jets
+cross the threshold on their pT, and HT, the numbers of jets and MT follow. An experiment would also
+shift MET with the jets, and b-tags; this does not. Only events that passed the selection without
+the shift are computed: those that fail it after the shift get NaN, those that pass it only after
+the shift (`min_jets`) are missing.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def shifted_features(
     """High-level features of some events after each of some shifts.
 
     Args:
-        files: The the events Parquet.
-        identities: The events, from `features.schema.identities`.
+        files: Files of the events Parquet.
+        identities: (num_events,) the events, from `features.schema.identities`.
         settings: Selection and definitions.
         shifts: Factors on energies.
 
@@ -47,11 +48,13 @@ def shifted_features(
     shape = (len(identities), len(hlf_names()))
     hlf_by_shift = [np.full(shape, np.nan, dtype=np.float32) for _ in shifts]
     is_found = np.zeros(len(identities), dtype=np.bool_)
+    # Particle lists do not depend on the shifts, and are not needed.
     settings = settings.model_copy(update={"particles": False})
     for path in files:
         with open_parquet(path) as events_file:
             for group in range(events_file.num_row_groups):
                 events = events_file.read_row_group(group)
+                # Row of each event in the result; null for an event that is not asked for.
                 indices = pc.index_in(row_identities(events), value_set=identities)
                 events = events.filter(indices.is_valid()).combine_chunks()
                 rows = indices.drop_null().to_numpy()

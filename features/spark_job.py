@@ -53,9 +53,11 @@ from ingestion.tally import sums_by_sample
 _EVENTS_PER_TASK: Final = 8192
 #: Highest number of events in a file that is not mixed.
 _UNMIXED_ROWS: Final = 2048
+#: Folder of the kernel outputs of events that are only predicted.
 _KERNELS: Final = ".kernels"
+#: Number of the test split.
 _TEST: Final = SPLITS.index("test")
-#: From glibc's malloc.h.
+#: Numbers of parameters of `mallopt`, from glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
@@ -72,8 +74,9 @@ class FeaturesResult(NamedTuple):
     """Names of the parts whose kernel outputs of earlier versions were damaged: the kernels ran
     again."""
     histograms: Histograms
+    """Histograms of the features of all events."""
     digests: dict[str, str]
-    """Digest of the content of each file with a row group."""
+    """Digest of the content of each file with a row group; empty for a local file."""
 
 
 class Unsplit(NamedTuple):
@@ -91,6 +94,7 @@ class _KernelResult(NamedTuple):
     output: KernelOutput
     keys: EventKeys
     is_reused: bool
+    """Whether the output is that of an earlier version."""
 
 
 def make_features(
@@ -110,6 +114,10 @@ def make_features(
     count_mixed: Callable[[int], AbstractContextManager[Accumulator[int]]] | None = None,
 ) -> FeaturesResult:
     """Make the features dataset.
+
+    Tasks run the kernels over the events parts. The driver then plans the row groups from the keys
+    of all selected events, and further tasks write them. `dataset.json` and `scaler.json` come
+    last.
 
     Args:
         spark: Where the tasks run.
@@ -148,6 +156,7 @@ def make_features(
 
     num_bytes = sum(output.size for output in outputs)
     num_selected = sum(output.counts["selected"] for output in outputs)
+    # A row group must fit in the memory of a task, whatever the settings say.
     max_rows = rows_in_memory(num_bytes, num_selected)
     rows_per_group = min(settings.rows_per_group, max_rows)
     plan = plan_mixing(
@@ -160,12 +169,14 @@ def make_features(
     files = _kernel_files(results, kernels, factors)
     stated = metadata_settings(settings, reading)
 
+    # Without `count_mixed`, a counter that nobody reads.
     counting: AbstractContextManager[Accumulator[int]] = nullcontext(spark.accumulator(0))
     if count_mixed is not None:
         counting = count_mixed(sum(len(group.events) for group in plan.groups))
     with counting as mixed_counter:
 
         def write(groups: list[RowGroupPlan]) -> tuple[list[WrittenGroup], Histograms]:
+            """Write the row groups of one task, in that task."""
             keep_freed_memory()
             written, histograms = write_groups(
                 groups, files, classes, parquet_dir, _scratch(parquet_dir), stated
@@ -205,7 +216,10 @@ def make_features(
 def _kernel_files(
     results: Sequence[_KernelResult], kernels: Path, factors: Mapping[str, float]
 ) -> list[KernelFile]:
-    """The files of the kernels; their events are numbered through all parts."""
+    """The files of the kernels, each with the number of its first event.
+
+    The selected events are numbered through all parts, in the order of the results.
+    """
     files = []
     first_event = 0
     for output, keys, _ in results:
@@ -223,6 +237,7 @@ def _remove_unfinished(folders: Iterable[Path]) -> None:
 
 
 def _groups_by_split(written: Sequence[WrittenGroup]) -> dict[str, list[RowGroup]]:
+    """The row groups of each split, by its name."""
     groups: dict[str, list[RowGroup]] = {name: [] for name in SPLITS}
     for group in written:
         groups[SPLITS[group.split]].append(group.group)
@@ -250,10 +265,11 @@ def make_unsplit(
     event_counter: Accumulator[int],
     num_tasks: Callable[[int], int],
 ) -> Unsplit:
-    """Make features of all selected events of some parts, in their order.
+    """Make features of all selected events of some parts, in their order, for predictions.
 
-    The arguments are those of `make_features`; split, balance and layout of the settings are
-    ignored.
+    Each part is one piece of work: a task runs the kernels over it, then writes its events in row
+    groups of the test split. The arguments are those of `make_features`; split, balance and layout
+    of the settings are ignored.
     """
     kernels = out_dir / _KERNELS
     kernels.mkdir()
@@ -261,6 +277,7 @@ def make_unsplit(
     factors = physics_factors(samples, settings.integrated_luminosity)
 
     def run(work: tuple[int, EventsFile]) -> tuple[KernelOutput, list[str]]:
+        """The kernel output of one part, and the names of its features files, in a task."""
         keep_freed_memory()
         part_number, events_part = work
         output = run_kernels(events_part, settings, kernels)
@@ -300,11 +317,15 @@ def _run_kernels(
 ) -> tuple[list[_KernelResult], list[str]]:
     """Run the kernels over the parts without a valid output of an earlier version.
 
+    An earlier output is valid if the name and the digest of its events part are the same, its file
+    has the right size, and, which a task checks, the right digest.
+
     Returns:
         The result of each part, and the names of the parts whose earlier outputs were damaged.
     """
 
     def run(work: tuple[EventsFile, KernelOutput | None]) -> _KernelResult:
+        """Reuse or make the output of one part, and read its keys, in a task."""
         keep_freed_memory()
         events_part, output = work
         is_reused = output is not None and file_digest(local_rows(output)) == output.file_digest
@@ -315,6 +336,7 @@ def _run_kernels(
         return _KernelResult(output, keys, is_reused)
 
     def local_rows(output: KernelOutput) -> Path:
+        """The file of an output, or on object storage its local copy."""
         return local_copy(output.path(kernels.parent), _scratch(kernels))
 
     sizes = file_sizes(kernels.parent)
@@ -335,29 +357,33 @@ def _run_kernels(
 
 
 def _scratch(folder: Path) -> Path:
-    """In a task, the host's folder for copies of files of a `folder` on object storage.
+    """The folder of this host, in a task, for copies of files from a `folder` on object storage.
 
-    Spark removes it at its end.
+    Spark removes it at its end. For a local `folder` the result has no use.
     """
     return Path(SparkFiles.getRootDirectory() if is_remote(folder) else "")
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep freed memory of NumPy and Arrow; without glibc nothing changes.
+    """Let this process keep freed memory of NumPy and Arrow, instead of returning it to the system.
 
-    A row group takes a few hundred MB of short-lived arrays. Page faults of mapping each again cost
-    a tenth of the time from ROOT to features (measured: 42 faults per event, 100 to 150 us of
-    system time; with this 0.4 and 40 us).
+    A row group takes a few hundred MB of short-lived arrays. The page faults of new memory for each
+    cost a tenth of the time from ROOT to features (measured: 42 faults per event, 100 to 150 us of
+    system time; with this 0.4 and 40 us). Without glibc nothing changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
+        # Memory below 1 GiB comes from the heap, which shrinks only above 2 GiB of free memory.
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
         pa.set_memory_pool(pa.system_memory_pool())
 
 
 def track_hint(sample: str, counter: Mapping[str, int]) -> str:
-    """A sentence, if most leptons of a sample have no track of their own; else nothing."""
+    """A sentence, if most leptons of a sample have no track of their own; else an empty text.
+
+    `counter` has the numbers of events of the sample by outcome.
+    """
     num_without, num_events = counter[LACKS_OWN_TRACK], counter["events"]
     if 2 * num_without <= num_events:
         return ""
@@ -370,6 +396,7 @@ def track_hint(sample: str, counter: Mapping[str, int]) -> str:
 
 
 def _require_selected_events(outputs: Sequence[KernelOutput]) -> None:
+    """Refuse a sample of which no event is selected; the error has its cutflow."""
     for sample, counter in sums_by_sample(outputs)["samples"].items():
         if counter["selected"]:
             continue
@@ -381,5 +408,5 @@ def _require_selected_events(outputs: Sequence[KernelOutput]) -> None:
         )
 
 
-# In Spark's workers, which begin with this module.
+# Spark's workers begin with this module, so this call loads the plugins in them.
 load_from_environment()

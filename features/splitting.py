@@ -22,14 +22,15 @@ SPLIT_STREAM: Final = 1
 BALANCE_STREAM: Final = 2
 MIXING_STREAM: Final = 3
 
+#: 2**64 / golden ratio, the constant of SplitMix64.
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream: int) -> UInt64s:
-    """Hash events to 64 well mixed bits each.
+    """Hash events to 64 well mixed bits each, (num_events,).
 
-    Three rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the two halves of the
-    UUID and the entry.
+    Three rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) mix the stream with the first
+    half of the UUID, then the second half, then the entry.
 
     Args:
         file_uuids: (num_events,) as text.
@@ -42,6 +43,7 @@ def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream:
         >>> hex(int(hashes[0]))
         '0xc38ea6ceac3abf16'
     """
+    # Each UUID is parsed and mixed once; `file_index` is the index of the file of each event.
     texts, file_index = np.unique(np.asarray(file_uuids, dtype=str), return_inverse=True)
     halves = np.empty((len(texts), 2), dtype=np.uint64)
     for row, text in enumerate(texts):
@@ -53,20 +55,24 @@ def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream:
 
 
 def uniform(hashes: UInt64s) -> NDArray[np.float64]:
-    """Numbers in [0, 1) from the upper 53 bits of hashes."""
+    """Uniform random numbers in [0, 1), from the upper 53 bits of hashes."""
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def split_index(
     file_uuids: Sequence[str], entries: NDArray[np.int64], shares: SplitSettings
 ) -> NDArray[np.int64]:
-    """Index into `features.schema.SPLITS` of every event; (num_events,)."""
+    """(num_events,) split of each event, an index into `features.schema.SPLITS`.
+
+    The interval [0, 1) is cut by the shares; an event is in the piece that holds its random number.
+    """
     upper_bounds = np.array([shares.train, shares.train + shares.val])
     numbers = uniform(event_hash(file_uuids, entries, stream=SPLIT_STREAM))
     return np.searchsorted(upper_bounds, numbers, side="right")
 
 
 def _mix(state: UInt64s) -> UInt64s:
+    """The finaliser of SplitMix64, without its addition."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
