@@ -89,6 +89,7 @@ class Planner:
         notes = self.notes_on_unfinished(stage)
         if current is not None:
             notes = [*_changed_packages(current), *notes]
+        # The states of the stages that this one reads, needed or optional.
         source_names = (*stage.upstream_of(self._config), *stage.optional_upstream)
         states = {name: earlier_states[name] for name in source_names if name in earlier_states}
         blocking = [name for name, state in states.items() if state in {State.FAILS, State.WAITS}]
@@ -225,7 +226,10 @@ def reasons_to_replace(
 
 
 def _changed_packages(current: Version) -> list[str]:
-    """Return a note on each Python package that changed since it computed a version."""
+    """Return a note on each Python package whose version is another than when a version was made.
+
+    A changed package makes nothing stale.
+    """
     installed = package_versions()
     return [
         f"made with {name} {version}; installed is {installed.get(name, 'none')}"

@@ -109,6 +109,7 @@ class RunFolder:
     @contextmanager
     def _lock(self, job: str) -> Iterator[None]:
         """Lock the run folder or the folder of a job, trying again until the wait is over."""
+        # Only a held folder is worth another attempt; any other error ends the wait.
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(FolderInUseError),
             stop=tenacity.stop_after_delay(self._wait_seconds),
@@ -174,6 +175,7 @@ class RunFolder:
         needed_names = stage.upstream_of(self.config)
         versions: dict[str, Version] = {}
         optional_versions: dict[str, Version] = {}
+        # First the versions are read, then those needed are checked, then the optional ones.
         for name in (*needed_names, *stage.optional_upstream):
             version = (replacements or {}).get(name) or self.store(name).current()
             if version is not None:
@@ -250,7 +252,10 @@ class RunFolder:
             made.add(stage.name)
 
     def write_metrics(self, *, failed: str | None) -> None:
-        """Replace `metrics.prom`; see `RunLog.write_metrics`."""
+        """Replace `metrics.prom`, from the versions and models in use; see `RunLog.write_metrics`.
+
+        `failed` is the stage that failed in this command; None without a failure.
+        """
         stages = {name: self.store(name).readable_current() for name in STAGE_OF}
         registries = Registry.of_all_networks(self.config.run_dir)
         models = {registry.name: registry.readable_current() for registry in registries}

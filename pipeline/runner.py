@@ -117,12 +117,14 @@ class Runner:
         while position < len(stages):
             stage = stages[position]
             self._running = stage
+            # Spark is stopped as soon as neither this stage nor a later one needs it.
             if not any(Need.SPARK in later_stage.needs for later_stage in stages[position:]):
                 # Its idle workers would end with a traceback after a minute.
                 self.run_folder.spark.stop()
             try:
                 is_new = self._run_stage(stage, force=force and stage.name not in ran)
             except DamagedOutputError as error:
+                # The loop continues from the stage that wrote the damaged file.
                 position = self._repair_position(stages[: position + 1], error, repaired)
                 continue
             ran[stage.name] = is_new or ran.get(stage.name, False)
@@ -186,12 +188,14 @@ class Runner:
         upstream = self.run_folder.upstream(stage)
         # With --force, the version in use may be damaged: nothing is taken over from it.
         reusable = None if force else current
+        # The fingerprint holds everything that the result would depend on now.
         inputs = stage.find_inputs(self.config, reusable, self.console)
         fingerprint = self.planner.fingerprint(stage, inputs, upstream)
         damaged = [] if reusable is None else damaged_paths(reusable)
         # Files in which damage was found have been read whole just now.
         if reusable is not None and not damaged:
             clear_suspicion(reusable.folder)
+        # Any reason makes the stage run; without one, the version in use is kept.
         reasons = [damage or "first run"]
         if current is not None:
             reasons = reasons_to_replace(current, fingerprint, damaged)
@@ -202,6 +206,7 @@ class Runner:
             return False
         self._announce(stage, reasons)
         self.note_stale_inputs(stage, upstream)
+        # The new version gets a folder of its own, and the unchanged parts of the old one.
         out_dir = store.next_folder(fingerprint.digest)
         made_from = None if reusable is None else reusable.made_from
         context = Context(

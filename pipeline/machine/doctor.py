@@ -94,7 +94,7 @@ def examine(
 
 
 def render(findings: Sequence[Finding]) -> str:
-    """The result of `examine` as lines for the terminal."""
+    """Return findings as lines for the terminal, each problem with its fix below."""
     lines = [
         f"{finding.severity}: {finding.problem}\n    fix: {finding.fix}" for finding in findings
     ]
@@ -158,8 +158,12 @@ def check_names() -> Finding | None:
 
 
 def check_disk(run_dir: Path) -> Finding | None:
-    """Look for too little free disk at the run folder: Spark would fail during a write."""
+    """Return an error if the disk of the run folder has less than 1 GiB free.
+
+    Spark would fail in the middle of a write.
+    """
     path = run_dir.absolute()
+    # The run folder may not exist yet; the closest folder around it lies on the same disk.
     existing_folder = next(folder for folder in (path, *path.parents) if folder.exists())
     free_bytes = shutil.disk_usage(existing_folder).free
     if free_bytes >= _MIN_FREE_BYTES:
@@ -252,7 +256,10 @@ def check_memory(limit: MemoryLimit, workers: int) -> Finding | None:
 
 
 def check_cores(cores: int, workers: int, threads: int) -> Finding | None:
-    """Return a warning if all threads of all workers are more than the cores of this machine."""
+    """Return a warning if all threads of all workers are more than the cores of this machine.
+
+    They would wait for each other. The fix is fewer threads, or fewer workers if each has one.
+    """
     if workers * threads <= cores:
         return None
     problem = (

@@ -150,7 +150,10 @@ class SparkProvider:
         return max(1, num_tasks)
 
     def stop(self) -> None:
-        """Stop Spark if it was started; a task that still runs would make it complain."""
+        """Stop Spark if it was started, after the end of its tasks; remove its temporary folder.
+
+        A later call of `context` starts Spark anew.
+        """
         if self._context is not None:
             _end_tasks(self._context)
             self._context.stop()
@@ -281,7 +284,10 @@ def _end_tasks(context: SparkContext | None) -> None:
 
 
 def _end_python_workers() -> None:
-    """End the Python processes of tasks on this host; Spark needs two seconds for that."""
+    """Kill the Python processes that run tasks on this host, and wait for their end.
+
+    Spark itself would need two seconds to end them.
+    """
     ended = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):

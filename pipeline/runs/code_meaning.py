@@ -305,7 +305,10 @@ class _Meaning(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Remove the types of arguments and result from a function without a decorator."""
+        """Remove the types of arguments and result from a function without a decorator.
+
+        Decorators, for example of pydantic, may act by types, so theirs count.
+        """
         if not node.decorator_list:
             node.returns = None
             for argument in ast.walk(node.args):

@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Counters(BaseModel):
-    """The base of all classes of counters."""
+    """The base of all classes of counters; unknown keys are kept."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class SimulatedProcess(Counters):
-    """The events of a process of `simulate`."""
+    """What `simulate` records of the events of one physics process."""
 
     cross_section_pb: float
     cross_section_error_pb: float
@@ -34,8 +34,9 @@ class CutflowCounters(Counters):
     """Events and weights by sample and step of the cutflow."""
 
     samples: dict[str, dict[str, int]]
+    """Numbers of events, by sample and step."""
     weights: dict[str, dict[str, list[float]]]
-    """[sum of weights, sum of squared weights]."""
+    """[sum of weights, sum of squared weights], by sample and step."""
 
 
 class IngestedPart(Counters):
@@ -43,7 +44,9 @@ class IngestedPart(Counters):
 
     sample: str
     file_uuid: str
+    """UUID of the ROOT file, which identifies it wherever it lies."""
     start: int
+    """First entry of the range in the ROOT file."""
     name: str
     """Name of its Parquet file; empty if no event of the range passes."""
 
@@ -58,7 +61,9 @@ class IngestCounters(CutflowCounters):
 
     generated: dict[str, dict[str, float]] = {}
     bad_files: list[dict[str, Any]] = []
+    """ROOT files that were skipped as damaged."""
     waiting_files: list[dict[str, Any]] = []
+    """ROOT files that were left for a later run."""
     parts: list[IngestedPart] = []
 
 
@@ -66,6 +71,7 @@ class Normalisation(Counters):
     """How the events of a sample are normalised."""
 
     factor: float
+    """Factor on the weights of its events."""
     stated_sum: float | None = None
     """Sum of weights of all generated events, where it is stated."""
 
@@ -75,6 +81,7 @@ class KernelOutputRecord(Counters):
 
     name: str
     lies_in: str
+    """Name of the version whose run computed it, which is that of its folder."""
     file_digest: str = ""
     """Digest of the file; earlier releases recorded none."""
 

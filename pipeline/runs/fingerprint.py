@@ -47,7 +47,10 @@ class Fingerprint:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def without_inputs(self, identities: Iterable[str]) -> Fingerprint:
-        """Return a copy without some inputs, also in its parts."""
+        """Return a copy without the inputs of some identities, also in its parts.
+
+        An identity is the UUID of a file, or the name of a stage.
+        """
         inputs = {
             identity: source
             for identity, source in self.inputs.items()

@@ -91,7 +91,10 @@ class KernelOutputCache:
         return unused
 
     def remove_unused(self, current: Manifest | None) -> None:
-        """Remove unused files, and folders that hold no others."""
+        """Remove unused files (see `unused`), and folders that then hold none.
+
+        `current` is the manifest of the version in use; None if there is none.
+        """
         for folder, paths in self.unused(current).items():
             for path in paths:
                 path.unlink(missing_ok=True)

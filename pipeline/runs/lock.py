@@ -101,7 +101,11 @@ def _lock(descriptor: int, lock_file: TextIO, folder: Path) -> None:
 
 
 def _lock_folder(descriptor: int) -> None:
-    """Lock a folder where its file system can; some can lock only files."""
+    """Lock an open folder, without waiting; nothing happens if its file system locks only files.
+
+    Raises:
+        BlockingIOError: Another process holds the lock.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -114,7 +114,7 @@ class _Gauges:
         self._run_dir = str(run_dir.absolute())
 
     def add(self, name: str, description: str) -> Gauge:
-        """Add a gauge without other labels."""
+        """Add a gauge without labels beside the run folder, and return it to be set."""
         return self._gauge(name, description).labels(self._run_dir)
 
     def add_values(
@@ -148,7 +148,7 @@ class _Gauges:
         self.add_values("stage_failed", "1 if the last run failed in this stage", "stage", failures)
 
     def add_models(self, models: Mapping[str, PromotedModel | None]) -> None:
-        """Add when each model in use was promoted."""
+        """Add a gauge for when each model in use was promoted; 0 without a readable model."""
         promoted = {
             network: 0.0 if model is None else model.manifest.promoted.timestamp()
             for network, model in models.items()

@@ -65,7 +65,7 @@ class Manifest(BaseModel):
     manifest_version: int
     outputs: Outputs = []
     upstream: dict[str, VersionName] = {}
-    """Versions of other stages that a version of a stage was made from."""
+    """Names, by stage, of the versions of other stages that a version of a stage was made from."""
     train: VersionName | None = None
     """The training that a promoted model comes from."""
     counters: dict[str, Any] = {}

@@ -63,7 +63,10 @@ class CommandResults:
         self._phrases_of_stage[stage] = self.phrases[num_earlier:]
 
     def _add_files(self, version: Version) -> None:
-        """Add the ROOT files of a version of `ingest`, and its events by sample."""
+        """Add the results of a version of `ingest`: its files, its events, and files left out.
+
+        Skipped files are damaged; waiting ones are left for a later run.
+        """
         counters = version.counters(IngestCounters)
         skipped = [file["path"] for file in counters.bad_files]
         waiting = [file["path"] for file in counters.waiting_files]

@@ -192,7 +192,7 @@ def damaged_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
     suspected = suspected_files(folder)
 
     def is_damaged(file: OutputFile) -> bool:
-        """Return whether a file fails the criterion above."""
+        """Return whether a file is damaged by the criterion of `damaged_files`."""
         path = file.location(folder)
         if file.path in missing:
             return True
@@ -229,7 +229,10 @@ def suspected_files(folder: Path) -> frozenset[str]:
 
 
 def suspect_files(folder: Path, paths: Iterable[str]) -> None:
-    """Remember files of a version in which damage was found, so that they are read whole."""
+    """Note files of a version in which damage was found, so that checks read them whole.
+
+    The note is a file in the version folder, to which the paths are added.
+    """
     suspected = suspected_files(folder) | set(paths)
     # Without a note in a read-only folder, the file is checked as before.
     with contextlib.suppress(OSError), new_file(folder / SUSPECTED) as unfinished:

@@ -72,7 +72,10 @@ def damaged(path: Path, reason: str, remedy: str) -> RunFolderError:
 
 
 def _first_mistake(error: ValidationError, outer_key: str) -> str:
-    """Return a phrase about the first mistake that pydantic found, with its dotted key."""
+    """Return a phrase about the first mistake that pydantic found, with its dotted key.
+
+    `outer_key` is put before it: the key under which the checked content lies in its file.
+    """
     mistake = error.errors(include_url=False)[0]
     keys = [str(key) for key in (outer_key, *mistake["loc"]) if key != ""]
     key = ".".join(keys)

@@ -66,7 +66,11 @@ class Evaluate(Stage):
         return tuple(modules)
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Return the section `evaluate`, what normalises the samples, and the text of the plots."""
+        """Return the config values that the evaluation depends on, by dotted key.
+
+        These are the section `evaluate`, what normalises the samples, the seed, and the texts of
+        the section `report` that stand on plots.
+        """
         items = flat_items(config.report, "report")
         del items["report.title"], items["report.rates_note"]
         items |= flat_items(config.evaluate, "evaluate")

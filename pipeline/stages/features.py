@@ -230,7 +230,10 @@ def generated_samples(
 
 
 def _events_files(context: Context) -> list[EventsFile]:
-    """Return the Parquet files of ingested events; parts without any event have none."""
+    """Return the Parquet files of ingested events, with sample, digest and location.
+
+    A part (range of entries of a ROOT file) without any event has no file.
+    """
     from features.kernel_pass import EventsFile
 
     ingested = context.upstream["ingest"]
@@ -268,7 +271,11 @@ def _reusable_outputs(context: Context) -> list[KernelOutput]:
 
 
 def _counters(result: FeaturesResult) -> dict[str, Any]:
-    """Return the counters for the manifest: sums by sample and step, events by split, and more."""
+    """Return the counters of this stage for the manifest, as JSON content.
+
+    `samples` and `weights` are sums by sample and step of the cutflow. The others describe the
+    dataset and the kernel outputs that it was made from.
+    """
     sums, dataset = sums_by_sample(result.outputs), result.dataset
     num_selected = sum(steps["selected"] for steps in sums["samples"].values())
     num_rows = sum(dataset.num_rows(split) for split in dataset.splits)
@@ -315,6 +322,7 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
         "classes": context.config.classes,
         "features": applied_cuts(settings.model_dump(mode="json"), ingested.manifest.inputs),
     }
+    # The cutflow begins with the steps of ingest and continues with those of this stage.
     ingest_counters = ingested.counters(IngestCounters)
     selected = FeaturesCounters.model_validate(counters)
     by_class = cutflow(ingest_counters, selected, config, by_class=True)
@@ -322,6 +330,7 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     beside_cuts = _counters_beside_cuts(ingested, counters)
     normalisation = counters["normalisation"]
     lines = []
+    # The user may state the sum of weights of all generated events, also of those in no file.
     stated = [name for name, sample in normalisation.items() if sample["stated_sum"] is not None]
     if stated:
         names = ", ".join(stated)

@@ -129,7 +129,11 @@ class Ingest(Stage):
         )
 
     def run(self, context: Context) -> Result:
-        """Read new and changed ROOT files on Spark, and take over the events of unchanged ones."""
+        """Read new and changed ROOT files on Spark, and take over the events of unchanged ones.
+
+        Events that pass the thresholds become Parquet. The checks compare the numbers of entries,
+        events and rows.
+        """
         from ingestion.spark_job import ingest
 
         config, inventory = context.config, context.inputs.details

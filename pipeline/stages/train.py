@@ -201,7 +201,10 @@ def check_settings_act(network: ModelName, settings: TrainSettings) -> None:
 
 
 def _train_or_take_over(context: Context, plan: _TrainingPlan) -> dict[str, Any]:
-    """Do a training unless it is taken over from the version in use; return its summary."""
+    """Do a training unless it is taken over from the version in use; return its summary.
+
+    Training continues from a checkpoint if an interrupted run left one in the folder.
+    """
     folder = plan.folder
     if folder in context.taken_over_parts and context.current is not None:
         context.say(f"{folder}: nothing changed, taken over")
@@ -353,7 +356,14 @@ def training_remarks(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _checks(training: str, summary: dict[str, Any]) -> list[Check]:
-    """Return the checks of a training: a finite loss, and epochs x rows events trained on."""
+    """Return the checks of a training: a finite loss, and the number of events trained on.
+
+    This number is that of epochs times that of events in the training split.
+
+    Args:
+        training: The folder of the training, for messages.
+        summary: Its summary.
+    """
     num_samples, loss = summary["samples"], summary["best_val_loss"]
     expected = summary["train_rows"] * summary["epochs"]
     return [
