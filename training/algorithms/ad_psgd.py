@@ -26,11 +26,14 @@ class AdPsgdSettings(GossipSettings):
     Traits(title="AD-PSGD", synchronous=False, equal_steps=False, pairs=True, needs_others=True),
 )
 class AdPsgd(GossipAlgorithm):
-    """x_i <- average - gamma * g_i(snapshot): wait-free, with one average begun at every step.
+    """Begin an average with a random neighbour at every step, and step without waiting for it.
+
+    x_i <- average - gamma * g_i(snapshot).
 
     x_i is the model of worker i, and the average is that of x_i and the model of a random
     neighbour. The gradient g_i is taken at a copy of x_i, the snapshot. The learning rate gamma is
     missing in the formula of Migliorini 2020; the paper (Lian et al. 2017) has it.
+
     The optimiser's change at the snapshot is added to the shared vector as a difference, so that
     concurrent averages are kept. Their number is the staleness of the step.
 

@@ -47,11 +47,13 @@ class Adag(Agn):
     """
 
     SCRATCH = ("_window_start",)
+    """Attributes that checkpoints leave out."""
 
     def __init__(self, settings: AdagSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._gamma = settings.gamma
         self._worker_scales = settings.scaling == "worker"
+        #: x_0 during a push with `scaling: worker`.
         self._window_start = self.model.empty()
         self.scaling: Counter[int] = Counter()
         """Number of pushes to a shard, or scaled by a worker, by the mean of 1 - s over their
@@ -59,6 +61,7 @@ class Adag(Agn):
 
     @override
     def server_update(self, change: Vector, shard: Shard) -> Vector:
+        """Return s times the mean of the window's steps, for the elements of a shard."""
         scale = self._scale(shard.vector - self.pulled[shard.elements])
         # `current` applies this method to a copy that does not count.
         if shard.counts:
@@ -75,6 +78,7 @@ class Adag(Agn):
         if not self._worker_scales:
             return await super().send(change)
         np.copyto(self._window_start, self.pulled)
+        # The staleness counts from the start of the window, not from the pull that follows.
         clocks_at_start = self.pulled_clocks
         await self.pull()
         scale = self._scale(self.pulled - self._window_start)

@@ -32,4 +32,5 @@ class Agn(WindowAlgorithm):
 
     @override
     def server_update(self, change: Vector, shard: Shard) -> Vector:
+        """Return the mean of the window's steps, for the elements of a shard."""
         return change / self.gradients_in_window

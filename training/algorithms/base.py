@@ -69,7 +69,7 @@ class Update(Protocol):
     """The base optimiser as a function of arrays, for methods that keep its state themselves."""
 
     moments: Sequence[str]
-    """Names of its moments, which begin at 0."""
+    """Names of the vectors that it keeps between steps, such as momentum; they begin at 0."""
 
     def __call__(
         self,
@@ -80,7 +80,7 @@ class Update(Protocol):
         step: int,
         rate: float,
     ) -> None:
-        """Change parameters and moments by one step.
+        """Change parameters and moments by one step, in place.
 
         Args:
             parameters: (n,).
@@ -92,20 +92,20 @@ class Update(Protocol):
 
 
 class Worker(NamedTuple):
-    """What an algorithm works with."""
+    """What an algorithm of one worker gets to work with."""
 
     model: VectorModel
     """The local model."""
     optimizer: Optimizer
     """The base optimiser over `model.flat`."""
     update: Update
-    """The same optimiser, without its state."""
+    """The same optimiser as a function, for methods that keep its state at a server."""
     transport: Transport
     """The other workers."""
     seed: int
     """Seed of the run."""
     optimizer_state: StatePolicy | None = None
-    """`train.optimizer_state`."""
+    """The key `train.optimizer_state`; None: the default of the method."""
 
 
 class Algorithm(Stateful, ABC):

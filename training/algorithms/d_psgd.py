@@ -86,7 +86,9 @@ class DPsgdSettings(NeighbourSettings):
 
 @algorithm("d-psgd", DPsgdSettings, Traits(title="D-PSGD", needs_others=True))
 class DPsgd(NeighbourAlgorithm):
-    """x_i <- sum_j w_ij x_j - gamma * g_i(x_i): the gradient is taken at x_i, before the average.
+    """Average the models of a worker and its neighbours, then step with the gradient.
+
+    x_i <- sum_j w_ij x_j - gamma * g_i(x_i): the gradient is taken at x_i, before the average.
 
     x_i is the model of worker i, g_i its gradient, gamma the learning rate, and w_ij a weight of
     the graph: above 0 for worker i itself and for its neighbours. The models travel while the

@@ -54,6 +54,7 @@ class Downpour(WindowAlgorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take a local step; a zealous worker then moves it into its sum and tries to push."""
         await super().step(compute_gradient, num_samples)
         # A full window was pushed by the base class, which sets the number of steps back to 0.
         window_continues = self.steps_in_window > 0

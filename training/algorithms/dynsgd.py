@@ -33,5 +33,6 @@ class DynSgd(WindowAlgorithm):
 
     @override
     def server_update(self, change: Vector, shard: Shard) -> Vector:
+        """Return the change divided by the number of pushes of others since the pull, plus 1."""
         staleness = shard.clock - int(self.pulled_clocks[shard.index])
         return change / (staleness + 1)

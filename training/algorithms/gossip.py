@@ -1,4 +1,4 @@
-"""The base of the methods of random pairs: a shared vector per worker."""
+"""The base of the methods in which random pairs of workers average; each has a shared vector."""
 
 from __future__ import annotations
 

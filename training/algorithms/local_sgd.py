@@ -63,6 +63,7 @@ class LocalSgd(Algorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take a local step; after every `local_steps` of them, average over all workers."""
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
         self._steps_since_average += 1

@@ -104,7 +104,7 @@ class MethodSettings(SettingsSection):
 
     @property
     def traits(self) -> Traits:
-        """The traits of the method."""
+        """The traits of the method; some methods change them by their settings."""
         return METHODS[self.name].traits
 
     @property
@@ -142,7 +142,9 @@ class Method(NamedTuple):
     """A registered method."""
 
     settings: type[MethodSettings]
+    """The class of its keys in a config."""
     traits: Traits
+    """Its properties, where no settings change them."""
     algorithm: type[Any]
     """The class of the `Algorithm`; it takes settings and a `Worker`."""
 

@@ -209,6 +209,7 @@ class Mpca(Algorithm):
 
     @override
     def counters(self) -> Counters:
+        """Return the counts since the start; a cycle is the sum of one shard."""
         return {
             **super().counters(),
             "cycles": self.joint.num_sums,

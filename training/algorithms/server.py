@@ -23,7 +23,10 @@ from training.transports.parameter_server import Layout, ParameterServer, Push, 
 
 
 def server_traits(title: str) -> Traits:
-    """Return the traits of a method with a server: workers wait only for the lock of a shard."""
+    """Return the traits of a method with a server, whose workers wait only for a shard's lock.
+
+    `title`: name of the method in tables and figures.
+    """
     return Traits(title=title, synchronous=False, equal_steps=False, server=True)
 
 
@@ -187,6 +190,7 @@ class ServerAlgorithm(Algorithm):
 
     @override
     def counters(self) -> Counters:
+        """Return the counts since the start; see `ExchangeCounts` for those of the server."""
         counts = self.server.counts
         return {
             **super().counters(),
@@ -296,6 +300,7 @@ class WindowAlgorithm(ServerAlgorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take a local step; after the last one of a window, push their sum."""
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
             self.gradients_in_window += 1

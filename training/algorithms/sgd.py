@@ -20,7 +20,10 @@ class SgdSettings(MethodSettings):
     "sgd", SgdSettings, Traits(title="SGD, one worker", single_worker=True, exact_average=True)
 )
 class Sgd(Algorithm):
-    """x <- x - gamma * gradient, or the update of another base optimiser."""
+    """Step on one worker: x <- x - gamma * gradient, or the update of another base optimiser.
+
+    x is the model, and gamma the learning rate.
+    """
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:

@@ -163,18 +163,20 @@ class ShardedSettings(ServerSettings):
     "sharded", ShardedSettings, replace(server_traits("Sharded server"), server_optimizer=True)
 )
 class Sharded(ServerAlgorithm):
-    """Push gradients; the server's optimiser steps, and its answer is the next model.
+    """Push gradients to the server, whose optimiser steps; its answer is the worker's next model.
 
     server <- server + u(g), with u = -eta g for SGD; x <- server (Algorithm 4). g is the gradient
     at the worker's model x, and eta the learning rate.
 
-    Overlap: while a push is under way, the worker computes on, at the same x, and sums its
-    gradients (Algorithms 5 and 6). It may make steps of its own from x meanwhile, and one with the
-    sum it sends from the x that comes (section 3.4).
+    With `overlap: thread`, the worker computes gradients at the same x while a push is under way,
+    and sums them (Algorithms 5 and 6). With `local_optimizer` it makes steps of its own from x
+    meanwhile. With `applies_sum` it makes a step with the sum that it sends, from the x of the
+    answer before, which does not have this sum yet (section 3.4).
 
-    Dropping: only the largest elements of g + residual travel, and the optimiser leaves all others
-    as they are. The answer has the largest elements of server - x, since x is what the worker knows
-    of the server (Algorithms 8 and 9, whose last answer and residual are x).
+    With a `drop_rate`, only the largest elements of g + residual travel, and the optimiser leaves
+    all others as they are. The residual is what did not travel before. The answer has the largest
+    elements of server - x, since x is what the worker knows of the server (Algorithms 8 and 9,
+    whose last answer and residual are x).
     """
 
     SCRATCH = ("_update", "_clocks_of_sum")

@@ -30,6 +30,7 @@ class Wrapper(Algorithm):
 
     @override
     def note_constants(self) -> None:
+        """Remember the constants of this object and of the base method after the start."""
         super().note_constants()
         self.base.note_constants()
 
@@ -79,6 +80,7 @@ class Wrapper(Algorithm):
 
     @override
     async def state(self) -> dict[str, Any]:
+        """Return the base method's state, and the attributes of this object."""
         return {"base": await self.base.state(), "attributes": self.state_dict()}
 
     @override

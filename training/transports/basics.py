@@ -247,6 +247,7 @@ class BackgroundThread(Background):
 
     @override
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """Queue a piece of work behind the pieces before it; raise the error of the last one."""
         if self._last is not None and self._last.done():
             # This raises the error of the piece, if there was one.
             self._last.result()
@@ -255,6 +256,10 @@ class BackgroundThread(Background):
 
     @override
     async def drain(self) -> float:
+        """Wait for the end of the last piece, and raise its error.
+
+        Returns the time spent waiting [s]; 0 if an earlier call has waited for this piece.
+        """
         if self._last is None:
             return 0.0
         started = time.perf_counter()

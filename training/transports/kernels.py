@@ -1,7 +1,7 @@
 """Compiled code for memory that ranks share: mutexes, clocks, and loops over vectors.
 
-A record begins with a head: a mutex and counters. The mutex is shared between processes and
-robust: if its owner dies, the next process gets it. Its owner copies or adds, and never waits for a
+A record begins with a head: a mutex and counters. The mutex is shared between processes and robust:
+if its owner dies, the next process gets it. Who holds it copies or adds, and never waits for a
 message. An average holds two mutexes, that of the lower rank first, and gives up when one of them
 is not free soon, as when its owner was stopped.
 """
@@ -20,7 +20,7 @@ from numba import types
 from hep_core.compiling import compiled
 
 Array = Any
-"""An array; mypy does not see numba's types."""
+"""An array of numpy; mypy does not see numba's types. A head is (HEAD_BYTES,) uint8."""
 
 #: Room for the mutex at the beginning of a head; the counters follow it.
 _MUTEX_BYTES: Final = 64
@@ -77,7 +77,7 @@ def now() -> float:
 @without_gil
 def init_head(head: Array) -> None:
     """Make the mutex of a head: shared between processes, and robust."""
-    # More than any system's type needs.
+    # Room for the attributes of the mutex, more than any system's type needs.
     attributes = np.zeros(8, np.int64)
     _init_attributes(attributes.ctypes.data)
     _set_shared(attributes.ctypes.data, 1)

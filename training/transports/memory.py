@@ -76,6 +76,7 @@ class Memory:
         self._largest_size = max(sizes)
         row_bytes = _aligned(self._largest_size * np.dtype(dtype).itemsize)
         record_bytes = HEAD_BYTES + num_rows * row_bytes
+        # A region is the memory of one rank; MPI needs at least some bytes of each.
         local_records = [record for record, owner in enumerate(owners) if owner == self.rank]
         region_bytes = max(HEAD_BYTES, len(local_records) * record_bytes)
         self._window, regions = _share_regions(process.host, region_bytes)
@@ -84,6 +85,7 @@ class Memory:
         """Mutex and counters of the records on this host, (HEAD_BYTES,) uint8, by record."""
         self.rows: dict[int, Vector] = {}
         """(num_rows, size): content of the records on this host, by record."""
+        # Views of the shared memory: each record of this host is a head, then its rows.
         for record, owner in enumerate(owners):
             if owner not in process.on_host:
                 continue
@@ -91,6 +93,7 @@ class Memory:
             start = self._positions[record] * record_bytes
             content = region[start : start + record_bytes]
             self.heads[record] = content[:HEAD_BYTES]
+            # A row may be longer than the record needs, to fill whole cache lines.
             rows = content[HEAD_BYTES:].view(dtype).reshape(num_rows, -1)
             self.rows[record] = rows[:, : sizes[record]]
         for record in local_records:
@@ -104,11 +107,13 @@ class Memory:
             strides=np.array([record_bytes, row_bytes]),
             half=np.array([0.5 if np.dtype(dtype).kind == "f" else 0], dtype),
         )
-        #: A body has all rows of a record, or the indices of all its elements.
+        # A body has all rows of a record, or the indices of all its elements, of 8 bytes.
         body_bytes = max(num_rows * row_bytes, 8 * self._largest_size)
+        #: Size of the longest message.
         self._message_bytes = serving.HEADER_BYTES + body_bytes
         #: Error of the thread that serves other hosts.
         self._error: BaseException | None = None
+        #: Connections with ranks of other hosts; none before `open`.
         self._peers = Peers({}, [])
         # A daemon, since nothing stops the thread after a failed training.
         self._thread = threading.Thread(target=self._serve, name="serving", daemon=True)
@@ -119,6 +124,7 @@ class Memory:
         If there are several hosts, it connects the ranks, and starts the thread that answers their
         requests. `network`: see `peers.connect`.
         """
+        # Nobody may use a record before its owner has filled it in.
         self.process.host.Barrier()
         if self.process.is_one_host:
             return
@@ -184,6 +190,7 @@ class Memory:
             self._message[end : end + array.nbytes] = array.view(np.uint8)
             end += array.nbytes
         body_bytes = end - serving.HEADER_BYTES
+        # The owner numbers its own records only.
         position = self._positions[record]
         self._header[0] = (
             kind,

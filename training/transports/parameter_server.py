@@ -70,12 +70,17 @@ class Layout:
 
 
 Rule = Callable[[Shard], None]
-"""Changes a shard's arrays in place, and may copy them. It sees one shard after the other."""
+"""What a push does: it changes a shard's arrays in place, and may copy them.
+
+It is called for one shard after the other.
+"""
 
 
 Answer = Callable[[slice, Vector], int]
-"""Reads a whole shard after a push; returns the bytes that a server would send for what it
-reads."""
+"""Reads a whole shard after a push, given where its elements are in the vector, and the elements.
+
+It returns the bytes that a server process would send for what it reads.
+"""
 
 
 class ShardSelection(NamedTuple):
@@ -86,8 +91,8 @@ class ShardSelection(NamedTuple):
     indices: Vector | None = None
     """Elements of the vector, in ascending order, of type int32 or int64; None: all."""
     answer: Answer | None = None
-    """Sees each shard after the rule, under the same lock. A worker without a server reads all of
-    it for this."""
+    """Sees all elements of each shard after the rule, under the same lock; None: nobody does. The
+    worker reads the whole shard for this, since no server process makes the answer."""
 
 
 ALL_SHARDS: Final = ShardSelection()

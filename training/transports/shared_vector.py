@@ -113,6 +113,7 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def average_with(self, partner: int) -> None:
+        """Average with the rank `partner`, in memory or by a request, and wait for the end."""
         if partner in self._vectors:
             self._average_in_memory(partner)
             return

@@ -17,8 +17,9 @@ from training.transports.basics import ExchangeCounts, Vector
 from training.transports.parameter_server import Layout, ParameterServer
 
 CounterName = Literal["samples", "tickets"]
-"""Counters of all workers: the samples of the learning rate's clock, and the tickets of the work
-units."""
+"""Counters that all workers share: `samples` are the events used so far, on which the learning rate
+depends; `tickets` are the work units (parts of an epoch) that workers have drawn."""
+#: Their names, in the order of their memory.
 COUNTERS: Final[tuple[CounterName, ...]] = get_args(CounterName)
 
 
@@ -36,6 +37,7 @@ class SharedVector:
     """
 
     _wait_seconds: float = 0.0
+    """Time that the owner has waited so far, for `waited` [s]."""
 
     def __init__(self, vector: Vector) -> None:
         self.values = vector.copy()
