@@ -93,6 +93,7 @@ class CliOptions(NamedTuple):
         """Read the config and return its run folder; nothing is written."""
         from pipeline.run_folder import RunFolder
 
+        # Messages and progress go to the standard error.
         return RunFolder(load_config(self.config, self.overrides), err, wait=self.wait)
 
     def command_line(self, *arguments: str) -> str:

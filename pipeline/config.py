@@ -222,8 +222,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         ConfigError: There is no such file, or something in it, or an option, is wrong.
     """
     path = find_config(name)
-    # Relative paths in a config that comes with the code start at the current folder, which is
-    # empty here.
+    # Relative paths of a shipped config, or of a file in the current folder, start there; an empty
+    # folder says so.
     is_shipped = path.resolve().parent == SHIPPED.resolve()
     folder = "" if is_shipped or path.parent.resolve() == Path.cwd() else path.parent
     values = read_mapping(path)

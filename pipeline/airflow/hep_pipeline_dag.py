@@ -195,8 +195,8 @@ class StageTask(BaseSensorOperator):
     def _command(self, params: Any, until: dt.datetime | None) -> list[str]:
         """Return the command line as a list of words.
 
-        A run with an end, `until`, works in a run folder of its own, without storage, on files from
-        before.
+        With `until` the command takes only files from before this time. It then works in a run
+        folder of its own, named by the time, and without object storage.
         """
         command = [python(), "-m", "pipeline", self.task.name, *self.task.options]
         if self.task.name == "clean":
@@ -396,8 +396,8 @@ with DAG(
     description="ROOT files to trained, evaluated and promoted trigger classifiers",
     doc_md=__doc__,
     schedule=schedule(),
-    # Airflow makes no tasks for a run before this date, and calls that a success. The date is long
-    # ago, but nothing is caught up.
+    # Airflow makes no tasks for a run before this date, and calls that a success. Intervals since
+    # then are not caught up.
     start_date=dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
     catchup=False,
     max_active_runs=1,

@@ -82,7 +82,7 @@ def _expand(path: str, folder: str | Path) -> ExpandedPath:
 def bundled_events() -> Path:
     """Return the folder of the bundled events: `samples/` of a checkout, else that of a wheel.
 
-    If it lies in the current folder, its name alone is returned, so configs and logs stay short.
+    If it lies in the current folder, its name alone is returned.
     """
     folder = ROOT / "samples"
     if not folder.is_dir():

@@ -76,8 +76,8 @@ def plot_card(
 def shows_something(histogram: hist.Hist[Any]) -> bool:
     """Return whether a panel would show a distribution of the feature.
 
-    That is so if some events are inside the axis, and the events of all classes fill more than one
-    bin.
+    That is so if some events are inside the axis, and events fill more than one bin. Bins outside
+    the axis count for the second condition.
     """
     # Shape (bins + 2,), with underflow first and overflow last; a bin with an event has a variance.
     is_filled = np.asarray(histogram.variances(flow=True)).sum(axis=1) > 0

@@ -85,8 +85,7 @@ class Exit(IntEnum):
 def with_exit_code(command_line: Callable[[], None]) -> None:
     """Run a command line, and set up the output streams before.
 
-    Characters that the encoding of the terminal lacks become escapes of the form that Python uses,
-    not errors.
+    A character that the encoding of the terminal lacks becomes a backslash escape, not an error.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -124,11 +123,11 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
 def _explain(error: BaseException, *, num_killed: int) -> Exit:
     """Print what went wrong; returns the exit code.
 
-    An error is, in this order: an interrupt; a missing package, or an error in a plugin; an error
-    that the user can fix; a lack of memory; an error of the system, such as a full disk; else a
-    bug.
+    The first that applies counts: an interrupt; a missing package, or an error in a plugin; an
+    error that the user can fix; a lack of memory; an error of the system, such as a full disk; else
+    a bug of ours.
 
-    `num_killed` is the number of processes that the kernel has killed for memory meanwhile.
+    `num_killed` is the number of processes that the kernel has killed for memory since the start.
     """
     if isinstance(error, KeyboardInterrupt) or stop_requested.is_set():
         return _explain_interrupt()
@@ -172,7 +171,11 @@ def _print_error(message: str) -> None:
 
 
 def _exit_code(error: BaseException) -> Exit:
-    """Return the exit code of an error that the user can fix, by its class."""
+    """Return the exit code of an error that the user can fix.
+
+    A wrong config, an error that may pass, and input that does not exist yet have codes of their
+    own.
+    """
     if isinstance(error, ConfigError):
         return Exit.USAGE
     if isinstance(error, TEMPORARY_ERRORS):
