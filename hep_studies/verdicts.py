@@ -30,7 +30,7 @@ class Verdict(StrEnum):
     EQUIVALENT = "equivalent"
     """The difference is within the margin, as claimed."""
     SMALLER = "smaller than claimed"
-    """The effect has the claimed direction, or is 0, and not the claimed size."""
+    """The effect is below the claimed size; its direction may be open."""
     CONTRADICTED = "contradicted"
     """The effect has the other direction, or a claimed equivalence does not hold."""
     UNDECIDED = "undecided"
@@ -153,14 +153,14 @@ def verdict_of(
 ) -> Verdict:
     """Return the verdict on a claim from the confidence interval of a measured difference.
 
-    The interval is `mean` plus and minus `half_width`, with its ends moved by `shifts`. Regions of
-    the true difference have a verdict each. The claim is decided once the interval lies inside one
-    region; else it is undecided, or not decidable if ten times the data would not decide it either.
+    The interval is `mean` plus and minus `half_width`, with its ends moved by `shifts`. The claim
+    is decided once all of the interval lies in one of these regions; else it is undecided, or not
+    decidable if ten times the data would not decide it either.
 
-     * A claimed effect: from `threshold` on it is confirmed, between 0 and `threshold` it is
-       smaller than claimed, below 0 it is contradicted.
-     * A claimed equivalence: within plus and minus `threshold` the two are equivalent, else the
-       claim is contradicted.
+     * A claimed effect is confirmed from `threshold` on, contradicted below 0, and otherwise
+       smaller than claimed below `threshold`.
+     * A claimed equivalence: the two are equivalent within plus and minus `threshold`; above or
+       below that, the claim is contradicted.
 
     As long as the interval holds the truth, more data only decide an open claim, or turn a smaller
     effect into one of the other direction.
@@ -183,10 +183,10 @@ def verdict_of(
 
 
 def _effect_region(low: float, high: float, threshold: float) -> Verdict | None:
-    """Return the verdict on a claimed effect if all of low..high has the same one; else None.
+    """Return the verdict on a claimed effect from its interval low..high; None if it is open.
 
-    Differences from the threshold on confirm the effect, negative ones contradict it, and those
-    between are smaller than claimed.
+    An interval at or above the threshold confirms the effect, and one below 0 contradicts it. Any
+    other below the threshold shows that it is smaller than claimed, also where it contains 0.
     """
     if low >= threshold:
         return Verdict.CONFIRMED
@@ -196,9 +196,10 @@ def _effect_region(low: float, high: float, threshold: float) -> Verdict | None:
 
 
 def _equivalence_region(low: float, high: float, threshold: float) -> Verdict | None:
-    """Return the verdict on a claimed equivalence if all of low..high has the same one; else None.
+    """Return the verdict on a claimed equivalence from its interval low..high; None if it is open.
 
-    Differences within plus and minus the threshold are equivalent, all others contradict the claim.
+    An interval within plus and minus the threshold shows the equivalence. One that lies wholly
+    above or wholly below that contradicts it.
     """
     if -threshold < low and high < threshold:
         return Verdict.EQUIVALENT
