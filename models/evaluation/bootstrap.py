@@ -119,6 +119,7 @@ class Replicas:
         num: int = NUM_REPLICAS,
     ) -> None:
         self.weights = weights
+        """(num_events,) weights of all events."""
         # A sample without positive weight joins the largest one of its class.
         joined = joined_samples(labels, samples, weights)
         keys = sorted(set(zip(labels.tolist(), joined.tolist(), strict=True)))
@@ -133,6 +134,7 @@ class Replicas:
             rng = np.random.default_rng([seed, index])
             strata.append(_stratum(label, sample, rows, weights[rows], num, most_groups, rng))
         self.strata = _with_fractions(_usable_replicas(strata))
+        """Events of one class in one sample each, with their random weights."""
 
     def strata_of_class(self, label: int) -> list[Stratum]:
         """Return the strata of a class, one for each of its samples."""
@@ -146,6 +148,9 @@ class Replicas:
         factors: Floats | None = None,
     ) -> Floats:
         """Sum a stratum's weights in bins, in all replicas, (num_bins, 1 + num_replicas).
+
+        A stratum holds the events of one class in one sample. The first column has the weights
+        themselves; the others have them times the random weights of a replica.
 
         Args:
             stratum: The events to sum.
@@ -167,7 +172,8 @@ class Replicas:
     def means(self, label: int, values: Floats) -> Floats:
         """Mean of some (num_events,) values over the events of a class, (1 + num_replicas,).
 
-        It is the mean of the sample means, weighted by the shares of the samples in the class.
+        A stratum holds the events of the class in one sample. The result is the mean of the means
+        of the strata, weighted by their shares in the class.
         """
         # All events are in one bin, so its sum is that of all events.
         one_bin = np.zeros(len(values), dtype=np.int64)
@@ -237,7 +243,8 @@ def _no_weight(label: int, samples: NDArray[np.str_]) -> UndefinedMetricError:
 def _usable_replicas(strata: list[Stratum]) -> list[Stratum]:
     """Drop the replicas in which a stratum has no weight, as happens with negative weights.
 
-    All strata drop the same replicas, so that they stay paired.
+    A stratum holds the events of one class in one sample; a column of its arrays is a replica. All
+    strata drop the same replicas, so that they stay paired.
     """
     # A replica is usable if every stratum keeps more than a billionth of its measured weight.
     is_usable = np.all([stratum.totals > 1e-9 * stratum.totals[0] for stratum in strata], axis=0)
@@ -252,7 +259,10 @@ def _usable_replicas(strata: list[Stratum]) -> list[Stratum]:
 
 
 def _with_fractions(strata: list[Stratum]) -> list[Stratum]:
-    """Set the `fraction` of each stratum: its share of the measured weight of its class."""
+    """Set the `fraction` of each stratum, the events of one class in one sample.
+
+    It is the stratum's share of the measured weight of its class, the first entry of `totals`.
+    """
     sizes = [float(stratum.totals[0]) for stratum in strata]
     size_of_class = np.bincount([stratum.label for stratum in strata], sizes)
     return [
@@ -311,9 +321,10 @@ def sum_intervals(terms: Iterable[ReplicatedInterval]) -> ReplicatedInterval:
 
 
 def estimate(replicas: Floats) -> Estimate:
-    """Split (1 + num_replicas,) numbers into the measured one, the first, and its error.
+    """Return the measured number and its error, from (1 + num_replicas,) numbers.
 
-    The error is the standard deviation of the others; it is NaN with fewer than two of them.
+    The first is the measured one. The error is the standard deviation of the others, the replicas;
+    it is NaN with fewer than two of them.
     """
     error = float(replicas[1:].std(ddof=1)) if len(replicas) > 2 else math.nan
     return Estimate(float(replicas[0]), error)
@@ -328,10 +339,11 @@ def _stratum(
     most_groups: int,
     rng: np.random.Generator,
 ) -> Stratum:
-    """Draw the random weights of a stratum's replicas, and sum up what does not depend on cuts.
+    """Draw the random weights of the replicas of a stratum, the events of a class in a sample.
 
-    The events are dealt out to at most `most_groups` groups in turn; each group gets one
-    exponential random weight per replica. The `fraction` is set later, by `_with_fractions`.
+    The events are assigned in turn to at most `most_groups` groups. In each replica a group gets
+    one exponential random weight, which all its events share. The `fraction` is set later, by
+    `_with_fractions`.
     """
     num_groups = min(len(rows), most_groups)
     groups = np.arange(len(rows)) % num_groups

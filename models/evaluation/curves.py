@@ -44,8 +44,9 @@ class EfficiencyCurve(NamedTuple):
 def background_curve(score: ReplicatedScore, fractions: Mapping[int, float]) -> EfficiencyCurve:
     """Share of a mixture of backgrounds that passes at each signal efficiency of a score.
 
-    Each point is a working point: each replica of the events has its own threshold. `fractions` are
-    those of the backgrounds, by label.
+    Each point is a working point: each replica, a copy of the events with random weights, has its
+    own threshold for the same signal efficiency. `fractions` are those of the backgrounds, by
+    label.
     """
     share = score.mixture_share(fractions)
     intervals = [share.interval(point) for point in range(len(score.shares))]

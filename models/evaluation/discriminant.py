@@ -113,7 +113,7 @@ class ReplicatedScore:
         self.shares = shares
         self.background = background
         self.thresholds = self._choose_thresholds(scores)
-        """(num_thresholds,) falling."""
+        """(num_thresholds,) values of the score in falling order; a cut is an index of them."""
         self.bins: NDArray[np.int64] = np.searchsorted(-self.thresholds, -scores)
         """(num_events,) index of the highest threshold that an event passes."""
 
@@ -156,8 +156,8 @@ class ReplicatedScore:
     def mixture_weights(self, fractions: Mapping[int, float]) -> Floats:
         """Scale the event weights so that each class adds up to its fraction of a mixture.
 
-        The (num_events,) weights are 0 for events of other classes. Within a class each sample
-        keeps its share.
+        The (num_events,) weights are 0 for events of other classes. A stratum holds the events of
+        one class in one sample; each sample keeps its share of the class.
         """
         weights = np.zeros(len(self.replicas.weights))
         for label, fraction in fractions.items():
@@ -198,7 +198,9 @@ class ReplicatedScore:
     def class_shares_above(self, label: int) -> Floats:
         """Share of a class at or above each threshold, (num_thresholds, 1 + num_replicas).
 
-        It is the mean over the samples of the class, weighted by their shares in the class.
+        A stratum holds the events of the class in one sample. The result is the mean over the
+        strata, weighted by their shares in the class. The first column is the measurement, the
+        others are copies of the events with random weights.
         """
         shares = np.zeros((len(self.thresholds), len(self.replicas.strata[0].totals)))
         for stratum in self.replicas.strata_of_class(label):
@@ -218,17 +220,20 @@ class ReplicatedScore:
     def cuts(self) -> NDArray[np.int64]:
         """Index of the threshold of each share in each replica, (num_points, 1 + num_replicas).
 
-        For signal it is the first, so highest, threshold at which the share is reached. For a
+        The first column is the measurement; replicas are copies of the events with random weights.
+        For signal the cut is the first, so highest, threshold at which the share is reached. For a
         background it is the last, so lowest, threshold at which the share is not exceeded.
         """
         shares_above = self.mixture_shares_above(self._cut_mixture)
-        # With negative weights a share may fall; the highest so far always rises.
+        # With negative weights a share may fall from one threshold to the next; the highest share
+        # so far never does. Rows are replicas.
         highest_shares = np.ascontiguousarray(np.maximum.accumulate(shares_above, axis=0).T)
         if self.background is None:
             first = [first_reaching(highest, self.shares) for highest in highest_shares]
             return np.stack(first, axis=1)
         # The small margin keeps rounding from excluding a share that is exactly reached.
         most = self.shares * (1 + 1e-9)
+        # `side="right"` counts the thresholds whose share is not above the limit.
         last = [np.searchsorted(highest, most, side="right") - 1 for highest in highest_shares]
         # If even the highest threshold lets too much pass, it is the cut (index 0).
         return np.maximum(np.stack(last, axis=1), 0)
@@ -237,7 +242,8 @@ class ReplicatedScore:
         """Area under the ROC curve against a mixture of backgrounds, (1 + num_replicas,).
 
         It is the probability that a signal event has a higher score than a background event. Pairs
-        of equal scores count half.
+        of equal scores count half. The first entry is the measurement; the others are those of
+        copies of the events with random weights.
         """
         signal_above = self.mixture_shares_above(self.signal)
         # Trapezoids: the mean share of the signal between a threshold and the next higher one.
@@ -260,8 +266,9 @@ class ReplicatedScore:
     ) -> dict[tuple[int, str], ReplicatedInterval]:
         """Share of each class in each sample that passes some cuts, with its interval.
 
-        `cuts` are indices of thresholds, (num_points, 1 + num_replicas); the keys are (label, name
-        of the sample).
+        `cuts` are indices of thresholds, (num_points, 1 + num_replicas): one column for the
+        measurement, and one for each replica, a copy of the events with random weights. The keys
+        are (label, name of the sample).
         """
         shares = {}
         num_thresholds = len(self.thresholds)

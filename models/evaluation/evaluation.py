@@ -49,7 +49,9 @@ class EvaluationProgress:
         self, num_events: int, on_progress: Callable[[int, int, str], None] | None
     ) -> None:
         self._num_events = num_events
+        """Total number of events to predict."""
         self._num_done = 0
+        """Number of events predicted so far."""
         self._on_progress = on_progress
 
     def show(self, activity: str, num_events: int = 0) -> None:

@@ -45,6 +45,7 @@ def plot_confusion(confusion: Mapping[str, Any], labels: PlotLabels) -> Figure:
     """Draw the confusion matrix, true classes as rows and predicted classes as columns.
 
     One panel has shares of a row, the other numbers of events. Colours show the shares in both.
+    `confusion` has the names of the `classes`, the shares `by_truth` and the numbers of `events`.
     """
     figure, first = new_figure(labels, panels=2, height=5.6)
     names = [literal_text(name) for name in confusion["classes"]]
@@ -81,10 +82,17 @@ def plot_scores(
 ) -> Figure:
     """Draw the distributions of the outputs of a network, by true class of the events.
 
-    There is one panel per output. Test events are points with statistical errors; the points of
-    several classes stand beside each other within a bin. Training events, if there are any, are
-    lines. `tests` has the two-sample test of both for each output and true class; its p-values are
-    written into the panels.
+    There is one panel per output, with a logarithmic axis. Test events are points with statistical
+    errors; the points of several classes stand beside each other within a bin. Training events are
+    lines.
+
+    Args:
+        test: The test events.
+        train: The training events; None leaves them out.
+        tests: By output and true class the two-sample test of both, with its `p_value`.
+        classes: Names of the classes, by label.
+        outputs: Labels of the classes whose outputs are drawn.
+        labels: Labels of the figure.
     """
     figure, first = new_figure(labels, panels=len(outputs))
     edges = np.linspace(0, 1, _SCORE_BINS + 1)
@@ -146,6 +154,7 @@ def _draw_points(
 
     The ends are two arrays, lower and upper. `look` are options of matplotlib.
     """
+    # A logarithmic axis only shows numbers above 0.
     is_positive = heights > 0
     positions, heights, up = positions[is_positive], heights[is_positive], errors[is_positive]
     # A bar down to 0 has no end on a logarithmic axis, so it covers at most 60 % of the height.
@@ -216,7 +225,8 @@ def _draw_histogram(
 def _draw_significance(axes: Axes, significance: Mapping[str, Any]) -> None:
     """Draw the simple and the Asimov significance against the cut, and mark the highest.
 
-    The band is the one-sigma interval of the Asimov significance.
+    `significance` has the thresholds and one array for each quantity, and the index `best`. The
+    band is the one-sigma interval of the Asimov significance.
     """
     cuts = log_odds(np.array(significance["threshold"]))
     asimov, low, high = (significance[name] for name in ("asimov", "low", "high"))
@@ -331,10 +341,12 @@ def plot_importance(
 ) -> Figure:
     """Draw the area under the ROC curve that is lost when a feature is shuffled, by model.
 
-    The most important feature of the first model is on top.
+    The most important feature of the first model is on top. `importances` has `value` and `error`
+    of each feature of each model.
     """
     figure, axes = new_figure(labels)
     first = next(iter(importances.values()))
+    # Rows count from below, so the most important feature is the last one.
     features = sorted(first, key=lambda name: first[name]["value"])
     # The bars of all models share 0.8 of the row of a feature.
     height = 0.8 / len(importances)
@@ -361,10 +373,12 @@ def plot_importance(
 def plot_learning_curve(history: Sequence[Mapping[str, Any]], labels: PlotLabels) -> Figure:
     """Draw the loss of both splits against the epoch, and mark the epoch of the kept model.
 
-    The kept model has the lowest validation loss. If several workers trained, their consensus
-    distance, by which their weights differ, has an axis on the right.
+    `history` has one record per epoch. The kept model has the lowest validation loss. If several
+    workers trained, their consensus distance, by which their weights differ, has an axis on the
+    right.
     """
     figure, axes = new_figure(labels)
+    # Epochs count from 0 in the records, from 1 in the figure.
     epochs = [record["epoch"] + 1 for record in history]
     training = [record["train_loss"] for record in history]
     validation = [record["val_loss"] for record in history]

@@ -93,7 +93,8 @@ def importance(
         seed: Seed of shuffles and replicas.
         on_events: Called with the number of events of each prediction.
     """
-    # All areas share the replicas, so the errors of their differences are paired.
+    # Replicas are copies of the events with random weights. All areas share them, so the errors of
+    # their differences are paired.
     replicas = Replicas(events.labels, events.samples, events.weights, seed=seed, num=_NUM_REPLICAS)
     signal_fractions = dict.fromkeys(signal, 1 / len(signal))
     backgrounds = [label for label in np.unique(events.labels).tolist() if label not in signal]
@@ -126,6 +127,7 @@ def importance(
         # (REPEATS, 1 + num_replicas) losses; the first column is measured.
         losses = unshuffled_area - np.array(areas)
         mean_loss = losses.mean(axis=0)
+        # The standard deviation over the replicas, and that of the mean over the shuffles.
         event_error = mean_loss[1:].std(ddof=1)
         shuffle_error = losses[:, 0].std(ddof=1) / math.sqrt(REPEATS)
         error = float(math.hypot(event_error, shuffle_error))

@@ -297,8 +297,10 @@ def _why_unmeasured(events: ScoredEvents, task: EvaluationTask, label: int) -> s
 def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
     """Share of the events whose most probable class is the true one, mean over the classes.
 
-    Each class counts alike, and each sample in proportion to its share of the class. The error is
-    half the central interval, so it stays above 0 at an accuracy of 1.
+    A stratum holds the events of one class in one sample. Classes count alike, and samples in
+    proportion to their share of the class. The error is half the length of the central interval
+    from the replicas, copies of the events with random weights; it stays above 0 at an accuracy of
+    1.
     """
     is_wrong = (events.probabilities.argmax(axis=1) != events.labels).astype(np.int64)
     num_classes = len({stratum.label for stratum in replicas.strata})
@@ -308,7 +310,8 @@ def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
         weight_right = replicas.sums(stratum, is_wrong, 2)[:1]
         is_right = 1.0 - is_wrong[stratum.rows]
         weight2_right = np.square(replicas.weights[stratum.rows]) @ is_right
-        # With `few=0` no whole event is added to a class, which would be too many in the mean.
+        # `few=0` adds half an event to either side; a whole event in each class would be too many
+        # in the mean.
         share = replicas.shares_passing(stratum, weight_right, np.array([weight2_right]), few=0)
         shares.append(share.scaled(stratum.fraction / num_classes))
     value, low, high = sum_intervals(shares).interval(0)
@@ -320,6 +323,7 @@ def _area_one_vs_rest(probabilities: Floats, replicas: Replicas, label: int) -> 
 
     The probability of the class is the score; all classes that have test events count.
     """
+    # A stratum holds the events of one class in one sample, so these are all other classes.
     backgrounds = sorted({stratum.label for stratum in replicas.strata} - {label})
     # The area needs no cuts, so there are no signal efficiencies.
     score = ReplicatedScore(replicas, probabilities[:, label], {label: 1.0}, np.array([]))

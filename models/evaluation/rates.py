@@ -101,9 +101,11 @@ def rates_behind(
 def _rates_of_classes(
     score: ReplicatedScore, rates: Rates, *, seed: int
 ) -> dict[int, ReplicatedInterval]:
-    """Compute the rate of each class behind the cuts, measured and in all replicas, by label.
+    """Compute the rate of each class behind the cuts, by label.
 
-    In the replicas both vary: the efficiency by the event weights, and the rate within its error.
+    It is summed over the samples of the class: rate before the cuts x share that passes. In the
+    replicas, copies of the events with random weights, both vary: the share by these weights, and
+    the rate within its error.
     """
     # The number 1 separates these random numbers from others of the same seed.
     rng = np.random.default_rng([seed, 1])

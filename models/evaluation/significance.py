@@ -52,10 +52,11 @@ def significance(
 def _expected_behind(
     score: ReplicatedScore, cuts: NDArray[np.int64], expected: Mapping[int, float]
 ) -> tuple[ReplicatedInterval, ReplicatedInterval]:
-    """Compute the expected events of signal and of background behind some cuts, in all replicas.
+    """Compute the expected events of signal and of background behind some cuts.
 
-    `cuts` are indices of thresholds, (num_points,), the same in all replicas. The efficiency of
-    each sample times its expected number of events is summed over signal and over background.
+    `cuts` are indices of thresholds, (num_points,), the same in all replicas, which are copies of
+    the events with random weights. A stratum holds the events of one class in one sample: its
+    efficiency times its expected number of events is summed over signal and over background.
     """
     # A fixed cut gives the signal behind it an error too.
     same_cuts = np.repeat(cuts[:, None], score.cuts.shape[1], axis=1)
@@ -92,6 +93,7 @@ def _effective_background(
     """
     num_thresholds = len(score.thresholds)
     sums, squares = np.zeros((2, len(cuts)))
+    # A stratum holds the events of one class in one sample.
     for stratum in score.replicas.strata:
         if stratum.label in score.signal:
             continue
@@ -103,6 +105,7 @@ def _effective_background(
         sums_above = np.cumsum(np.bincount(bins, weights, num_thresholds))
         squares_above = np.cumsum(np.bincount(bins, np.square(weights), num_thresholds))
         sums += sums_above[cuts]
+        # Where no event passes, the typical weight of one event stands for the unknown error.
         squares += np.where(
             squares_above[cuts] > 0, squares_above[cuts], typical_weight(weights) ** 2
         )
@@ -112,11 +115,17 @@ def _effective_background(
 def asimov_significance(signal: Floats, background: Floats, uncertainty: float) -> Floats:
     """Median significance of a discovery by counting, with an uncertain background.
 
-    `signal` and `background` are expected numbers of events, and `uncertainty` is the relative
-    error of the background. It is NaN without background. Source: Cowan, Cranmer, Gross, Vitells
-    (2011); with an uncertainty Cowan (2012), as ATL-PHYS-PUB-2020-025 recommends.
+    `signal` s and `background` b are expected numbers of events. With the variance v = (uncertainty
+    x b)^2 the significance is
+
+        sqrt(2 [(s + b) ln((s + b)(b + v) / (b^2 + (s + b) v))
+                - b^2 / v ln(1 + v s / (b (b + v)))]).
+
+    It is NaN without background. Source: Cowan, Cranmer, Gross, Vitells (2011); with an uncertainty
+    Cowan (2012), as ATL-PHYS-PUB-2020-025 recommends.
     """
     s = np.maximum(signal, 0.0)
+    # NaN instead of 0 or less makes the result NaN, without a division by 0.
     b = np.where(background > 0, background, np.nan)
     variance = np.square(uncertainty * b)
     # The published logarithm would subtract numbers as large as b; log1p avoids that.

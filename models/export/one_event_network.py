@@ -86,7 +86,9 @@ class HoldingEncoder(nn.Module):
     """
 
     flag_sum: Tensor
+    """Column of ones: a product with it sums the flags of the particle types."""
     start: Tensor
+    """(1, 1, width) zeros, the first state of the GRU."""
 
     def __init__(self, encoder: ParticleEncoder) -> None:
         super().__init__()

@@ -104,6 +104,7 @@ class OneEventClassifier:
     def __init__(self, path: Path) -> None:
         self._session = open_session(path)
         self._shapes = {column.name: tuple(column.shape) for column in self._session.get_inputs()}
+        """Shape of each input by name, with the number of events, 1, first."""
         self.inputs = tuple(self._shapes)
         self._num_classes = self._session.get_outputs()[0].shape[1]
 

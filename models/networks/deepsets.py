@@ -32,9 +32,12 @@ class DeepSetsClassifier(Classifier):
         widths, hidden = settings.particle_widths, settings.hidden
         self.frame = frame_layer(settings.frame, "particles")
         self.takes_mean = settings.pooling is Pooling.MEAN
+        """Whether the vectors of the particles are averaged; else they are summed."""
         self.scaling = Standardize(scalers["particles"])
         self.of_particle = nn.Sequential(*dense(NUM_PARTICLE_FEATURES, *widths))
+        """Layers on each particle alone."""
         self.of_event = nn.Sequential(*dense(widths[-1], *hidden))
+        """Layers on the mean or sum over the particles."""
         self.output = nn.Linear(hidden[-1], num_classes)
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:

@@ -82,6 +82,8 @@ class LeptonFrame(nn.Module):
         super().__init__()
         self.columns = rotated_columns(name)
         self._runs = runs_of([feature.rotation for feature in INPUT_COLUMNS[name].features])
+        """Neighbouring columns of the same behaviour under rotation: behaviour, first column,
+        end."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """Rotate raw rows (B, L, num_columns), or only the first row (B, num_columns).

@@ -38,7 +38,7 @@ class Standardize(nn.Module):
     mean: Tensor
     inverse_std: Tensor
     unit: Tensor
-    """`Scaler.log_above`, 1 for a linear column."""
+    """Size above which a column is logarithmic, `Scaler.log_above`; 1 for a linear column."""
     is_logarithmic: Tensor
     """(num_columns,) whether a column is scaled as its logarithm."""
 
@@ -46,6 +46,7 @@ class Standardize(nn.Module):
         super().__init__()
         self.limit = scaler.limit
         self.has_units = len(scaler.log_above) > 0
+        """Whether some columns are scaled as their logarithm."""
         # Double precision first, so that float32 and float64 models scale by the same numbers.
         dtype = torch.get_default_dtype()
         mean = torch.tensor(scaler.mean, dtype=torch.float64)

@@ -37,10 +37,12 @@ class AttentionBlock(nn.Module):
         self.head_width = width // heads
         self.norm_query = nn.LayerNorm(width)
         self.norm_seen = nn.LayerNorm(width)
+        """Normalises the vectors that the queries attend to."""
         self.norm_dense = nn.LayerNorm(width)
         self.query = nn.Linear(width, width)
         self.key_and_value = nn.Linear(width, 2 * width)
         self.joined = nn.Linear(width, width)
+        """Mixes the results of the heads."""
         self.dense = nn.Sequential(
             nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
         )
@@ -74,8 +76,11 @@ class InducedBlock(nn.Module):
     def __init__(self, width: int, heads: int, points: int) -> None:
         super().__init__()
         self.points = learnt(points, width)
+        """(1, points, width) learnt vectors, which carry information between the particles."""
         self.collect = AttentionBlock(width, heads)
+        """The points attend to the particles."""
         self.spread = AttentionBlock(width, heads)
+        """The particles attend to the points."""
 
     def forward(self, particles: Tensor, is_seen: Tensor) -> Tensor:
         """Let particles (B, L, width) exchange information; returns new vectors of the same shape.
@@ -110,6 +115,7 @@ class TransformerClassifier(Classifier):
             InducedBlock(width, heads, settings.points) for _ in range(settings.blocks)
         )
         self.token = learnt(1, width)
+        """(1, 1, width) learnt vector that collects all particles."""
         self.pool = AttentionBlock(width, heads)
         self.output = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_classes))
 
