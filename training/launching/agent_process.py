@@ -1,4 +1,7 @@
-"""An agent: a rank of a training without MPI. Its process begins in a task of Spark and ends with its driver."""
+"""An agent: a rank of a training without MPI.
+
+Its process begins in a task of Spark. It ends with the driver, the process that runs the Spark job.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +30,30 @@ class AgentStart(NamedTuple):
     """The data that all agents of a run get; the files are on storage that all hosts share."""
 
     driver: tuple[str, int]
+    """Host and port at which the driver listens."""
     token: str
+    """Secret that connections of the run begin with."""
     runs: str
     """File of the list with the run."""
     log: str
     """File of the agents' output."""
     environment: dict[str, str]
+    """Variables to set in addition, such as the number of threads."""
 
 
 def start_agent(start: AgentStart, rank: int, workers: int, local_rank: int) -> None:
-    """Start an agent, which outlives the task; returns at once."""
+    """Start an agent, which outlives the task; returns at once.
+
+    `rank`: its number among `workers` agents. `local_rank`: its number among those of its host.
+    """
     rank_variables = {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "MPI_LOCALRANKID": str(local_rank),
         "PMI_RANK": str(rank),
     }
     with Path(start.log).open("ab") as log:
-        # The end of the task and of its executor must not reach the agent. The end of its connection
-        # to the driver does.
+        # A session of its own keeps signals to the task and its executor from the agent. The agent
+        # ends when its connection to the driver does.
         process = subprocess.Popen(
             [*MODULE_COMMAND, "training.launching.agent_process", start.runs],
             stdin=subprocess.PIPE,
@@ -55,15 +64,19 @@ def start_agent(start: AgentStart, rank: int, workers: int, local_rank: int) -> 
         )
     if process.stdin is None:
         raise AssertionError("a process without an input pipe")
-    # Other users of the host see arguments, and files outlive a kill.
+    # The token goes through a pipe, since other users see arguments, and files outlive a kill.
     with process.stdin as to_agent:
         to_agent.write(json.dumps([rank, workers, *start]).encode())
-    # Without this it stays a zombie until the process of the task ends.
+    # Someone must wait for a child process, which otherwise stays a zombie after its end.
     threading.Thread(target=process.wait, daemon=True).start()
 
 
 def main() -> int:
-    """Run an agent to its end."""
+    """Run an agent to its end; returns the exit status.
+
+    Its data come from the standard input. An error of the training goes to a file, and the driver
+    raises it.
+    """
     rank, workers, driver, token, runs, *_ = json.load(sys.stdin)
     try:
         connection = socket.create_connection((driver[0], driver[1]), _CONNECT_SECONDS)
@@ -78,7 +91,7 @@ def main() -> int:
         return 1
     files = LaunchFiles(Path(runs).parent)
     try:
-        # The driver gets an error of libraries that are missing here.
+        # These imports come here so that the driver gets the error of a missing library.
         from training.launching.rank import read_runs, train  # noqa: PLC0415
         from training.loop.watchdog import Watchdog  # noqa: PLC0415
 

@@ -1,7 +1,10 @@
 """The jobs of a training on Spark alone: hosts, starts, and sums over the agents in the background.
 
-Tasks are short and prefer the host of their agent, but reach it from anywhere. The vectors are added up
-in a tree, the sum returns by a broadcast variable (Langer et al. 2018, section 5.2).
+An agent is a process that trains as one worker, on the host of an executor. Each has a connection
+to the driver, this process, over which it sends lines of JSON. When all agents have begun a sum, a
+Spark job fetches their vectors, adds them up in a tree, and returns the sum by a broadcast variable
+(Langer et al. 2018, section 5.2). Its tasks are short and prefer the host of their agent, but reach
+it from anywhere.
 """
 
 from __future__ import annotations
@@ -58,9 +61,13 @@ def train_on_spark(
 ) -> None:
     """Train with agents on the hosts of a cluster's executors.
 
-    Python must lie at the same path on all hosts, the features and the run folder on storage that all share.
+    Python must lie at the same path on all hosts, the features and the run folder on storage that
+    all share.
 
     `on_progress`, `on_loss` and `on_wait`: see `training.launching.launcher.launch`.
+
+    Raises:
+        TrainingError: As in `launch`.
     """
     require_slots(spark, spec.train.workers, on_wait)
     try:
@@ -73,7 +80,15 @@ def train_on_spark(
 
 
 def _run_agents(spark: SparkContext, job: Job) -> tuple[int, str]:
+    """Start all agents, and follow them to their end.
+
+    A loss is written into the log in the form of a message of mpirun, which `launch` looks for.
+
+    Returns:
+        1 if an agent was lost, else 0; and a description of the agents that did not start in time.
+    """
     job.files.log.write_text("", encoding="utf-8")
+    # The callbacks run at the end of the block, also after an error, the last one first.
     with ExitStack() as stack:
         stack.callback(job.files.end_ranks_here)
         agents = _Agents(spark, job)
@@ -89,29 +104,40 @@ def _run_agents(spark: SparkContext, job: Job) -> tuple[int, str]:
 
 
 class _Agents:
-    """The agents of a run: their start, their messages, and the jobs of their sums."""
+    """The agents of a run: their start, their messages, and the jobs of their sums.
+
+    A thread for each agent answers its messages. One more thread runs the jobs of the sums, one
+    after the other. The main thread waits in `follow`, to which the others send messages.
+    """
 
     def __init__(self, spark: SparkContext, job: Job) -> None:
         self._spark, self._job, self._workers = spark, job, job.settings.workers
         self._hosts: list[str] = []
+        """Host of each rank, as Spark names it."""
         self._is_over = False
+        """Whether all agents have ended well."""
         self._token = secrets.token_hex(32)
+        """Secret that connections of the run begin with."""
         bind_address, self._driver_name = driver_address(spark)
         self._listener = AuthenticatedListener(
             socket.create_server((bind_address, 0)), self._token.encode(), max_waiting=self._workers
         )
         self._lock = threading.Lock()
+        """Protects counters and begun sums, which several threads change."""
         self._connections: list[socket.socket] = []
         self._addresses: dict[int, tuple[str, int]] = {}
+        """Host and port at which the agent of each rank hands out its vectors."""
         self._counters: Counter[str] = Counter()
+        """The counters that the workers share, such as that of the tickets."""
         #: Type and size of the vectors that agents have begun to add up, by sum and rank.
         self._begun_sums: dict[int, dict[int, tuple[str, int]]] = {}
         self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        """Messages for `follow`: the key `progress`, `done` or `lost`; none: an agent is gone."""
         set_group = partial(spark.setJobGroup, self._token[:8], "sums over the agents")
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="sums", initializer=set_group)
 
     def start(self) -> None:
-        """Start the agents in tasks that run at the same time; each stays on the host of its task."""
+        """Start each agent in a task; all tasks run at once, and agents stay on their hosts."""
         files = self._job.files
         start = AgentStart(
             driver=(self._driver_name, self._listener.address[1]),
@@ -124,7 +150,13 @@ class _Agents:
         self._hosts = tasks.mapPartitions(partial(_begin_agent, start)).collect()
 
     def follow(self) -> str:
-        """Wait for the end of all agents; returns a description of a loss before it, or nothing."""
+        """Wait for the end of all agents, or for the loss of one.
+
+        Meanwhile new connections get a thread each, and the progress of rank 0 is reported.
+
+        Returns:
+            A description of the loss; empty if all agents have ended well.
+        """
         working_ranks = set(range(self._workers))
         has_started = False
         while working_ranks:
@@ -142,6 +174,7 @@ class _Agents:
                     working_ranks.discard(message["rank"])
                 elif "lost" in message:
                     return str(message["lost"])
+                # An agent that is gone without the message `done` is lost.
                 elif message["rank"] in working_ranks:
                     rank = message["rank"]
                     return f"rank {rank} on {self._hosts[rank]} is gone"
@@ -149,7 +182,7 @@ class _Agents:
         return ""
 
     def stop(self) -> None:
-        """End `follow`."""
+        """End `follow`, which then returns a loss."""
         self._messages.put({"lost": "the agents were stopped"})
 
     def close(self) -> None:
@@ -164,9 +197,13 @@ class _Agents:
         self._jobs.shutdown(cancel_futures=True)
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer the messages of an agent until it is gone; in a thread."""
+        """Answer the messages of an agent until it is gone; runs in a thread.
+
+        The first message has the rank, and the port at which it hands out its vectors. `count` adds
+        to a counter, and gets its total. `sum` begins a sum. All others are for `follow`.
+        """
         rank = -1
-        # A line that an agent does not write ends the connection.
+        # Errors are those of a broken connection, or of a line that no agent writes. Both end it.
         with (
             suppress(OSError, ValueError, LookupError),
             connection,
@@ -191,7 +228,10 @@ class _Agents:
         self._messages.put({"rank": rank})
 
     def _begin_sum(self, rank: int, sum_number: int, vector: tuple[str, int]) -> None:
-        """Note that an agent has begun a sum; the last one starts the jobs."""
+        """Note that an agent has begun a sum; when the last one has, a thread runs its jobs.
+
+        `vector`: type and size of the agent's vector.
+        """
         with self._lock:
             vectors = self._begun_sums.setdefault(sum_number, {})
             vectors[rank] = vector
@@ -200,14 +240,19 @@ class _Agents:
                 self._jobs.submit(self._add_up_or_report, sum_number, set(vectors.values()))
 
     def _add_up_or_report(self, sum_number: int, vectors: set[tuple[str, int]]) -> None:
+        """Run the jobs of a sum; an error counts as the loss of the agents."""
         try:
             self._add_up(sum_number, vectors)
         except Exception as error:  # noqa: BLE001 - the thread that follows the agents reports it
             self._messages.put({"lost": f"a sum over the agents failed: {error}"[:1000]})
 
     def _add_up(self, sum_number: int, vectors: set[tuple[str, int]]) -> None:
-        """Add up the vectors of all agents, and send them the sum; in a thread."""
-        # Spark pickles the functions with these variables.
+        """Add up the vectors of all agents, and send them the sum; runs in a thread.
+
+        One job fetches and adds, a second one delivers. Their times and bytes become a line of the
+        file of cycles. `vectors`: type and size, which must be the same for all agents.
+        """
+        # Spark pickles the functions with these variables, so they must not refer to `self`.
         token, addresses = self._token.encode(), self._addresses
         ((dtype, size),) = vectors
 
@@ -238,21 +283,31 @@ class _Agents:
             file.write(json.dumps(cycle) + "\n")
 
     def _parallelize(self, item_of_rank: dict[int, Any]) -> RDD[Any]:
-        """One task for each agent, which prefers its host; PySpark itself has no such preference."""
+        """Return one task for each agent, which prefers the agent's host.
+
+        PySpark has no such preference, so this calls `makeRDD` of Spark's JVM, with pairs of a
+        pickled item and a list of hosts.
+        """
         jvm: Any = self._spark._jvm
         serializer: Any = CPickleSerializer()
         pairs = jvm.java.util.ArrayList()
         for rank, item in sorted(item_of_rank.items()):
             host = jvm.PythonUtils.toSeq([self._hosts[rank]])
             pairs.add(jvm.scala.Tuple2(bytearray(serializer.dumps(item)), host))
+        # In Java, [B is the type of arrays of bytes.
         class_tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
         rdd = self._spark._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), class_tag)
         return RDD(rdd.toJavaRDD(), self._spark, serializer)
 
 
 def _begin_agent(start: AgentStart, _: Iterable[int]) -> Iterable[str]:
-    """Start an agent from its task; gives the task's host, as Spark names it."""
+    """Start an agent from its task, whose number is the agent's rank.
+
+    Yields:
+        The task's host, as Spark names it.
+    """
     context = BarrierTaskContext.get()
+    # All tasks have started behind the barrier, so all addresses are known.
     context.barrier()
     hosts = [task.address.rpartition(":")[0] for task in context.getTaskInfos()]
     rank = context.partitionId()
@@ -262,9 +317,11 @@ def _begin_agent(start: AgentStart, _: Iterable[int]) -> Iterable[str]:
 
 
 def _tree_sum(vectors: RDD[tuple[int, Vector]], num_vectors: int) -> Vector:
-    """The sum of numbered vectors, in a tree.
+    """Return the sum of numbered vectors, which tasks add up in a tree.
 
-    It adds in the order of the numbers, unlike Spark's own sum, so that runs repeat.
+    Each task adds up four vectors whose numbers follow each other. This repeats with the sums until
+    four or fewer are left, which this process adds up. The order of the additions is always the
+    same, unlike in Spark's own sum, so that runs repeat to the last bit.
     """
     while num_vectors > _VECTORS_PER_TASK:
         num_vectors = math.ceil(num_vectors / _VECTORS_PER_TASK)
@@ -274,6 +331,7 @@ def _tree_sum(vectors: RDD[tuple[int, Vector]], num_vectors: int) -> Vector:
 
 
 def _sum_in_order(vectors: Iterable[tuple[int, Vector]]) -> Vector:
+    """Return the sum of numbered vectors, added in the order of their numbers."""
     ordered = sorted(vectors, key=itemgetter(0))
     total: Vector = reduce(np.add, [vector for _, vector in ordered])
     return total

@@ -28,11 +28,14 @@ from training.readers.sharding import plan_epoch
 from training.settings import TrainSettings
 from training.transports.transport import Transport
 
+#: Time for a launcher to end after it was asked to, before it is killed [s].
 _GRACE_SECONDS: Final = 10
+#: Most characters of the log that an error quotes.
 _LOG_CHARACTERS: Final = 2000
 #: Exit statuses above it are those of programs that a signal ended.
 _SIGNAL_STATUS: Final = 128
-#: Message of mpirun when a killed mpirun with the same process id left its files; it then removes them.
+#: Message of mpirun when a killed mpirun with the same process number left its files. It removes
+#: them, so that the next start succeeds.
 _FILES_OF_ANOTHER: Final = "PMIx server's listener thread failed to start"
 
 
@@ -47,12 +50,17 @@ def launch(
 ) -> None:
     """Train with the configured number of workers; returns when all are done.
 
-    Resumes from the newest checkpoint in `spec.out_dir`, if there is one.
+    Resumes from the newest checkpoint in `spec.out_dir`, if there is one. One worker trains in this
+    process; several are ranks, processes of their own.
 
-    `on_progress`: called with the progress of rank 0. `on_loss`: called with a sentence when a rank is
-    lost and all start again. `on_wait`: called with a sentence about the wait of a long start.
-    `hosts`: holds the hosts during each start of the ranks (`train.launcher: spark`). `run`: runs all
-    ranks once, without mpirun or srun (`train.launcher: spark-agents`).
+    Args:
+        spec: The run.
+        on_progress: Called with the progress of rank 0.
+        on_loss: Called with a sentence when a rank is lost and all start again, or a checkpoint is
+            damaged.
+        on_wait: Called with a sentence about the wait of a long start.
+        hosts: Holds the hosts during each start of the ranks (`train.launcher: spark`).
+        run: Runs all ranks once, without mpirun or srun (`train.launcher: spark-agents`).
 
     Raises:
         TrainingError: It cannot start, a rank failed or was lost too often, or no rank made progress.
@@ -83,8 +91,9 @@ def launch_all(
     The runs train one after the other. Each resumes from the newest checkpoint in its `out_dir`;
     runs with a summary there are skipped.
 
-    `specs`: all with the same number of workers and the same launcher. `folder`: folder of the ranks'
-    log and errors. `on_progress`: called with the number of a run and the progress of rank 0 in it.
+    `specs`: all with the same number of workers and the same launcher. `folder`: folder of the
+    ranks' log and errors. `on_progress`: called with the number of a run and the progress of rank 0
+    in it. `on_loss`: as in `launch`.
 
     Raises:
         TrainingError: As in `launch`; the message names the run.
@@ -94,6 +103,7 @@ def launch_all(
     try:
         _launch(job, on_loss)
     except (DivergedError, LaunchError, StalledError, RuntimeError) as error:
+        # The runs train one after the other, so the first without a summary has failed.
         failed_run = specs[next(iter(job.unfinished_runs()), -1)]
         location = f"in the run {failed_run.out_dir}"
         if isinstance(error, TrainingError):
@@ -136,12 +146,19 @@ class Job(NamedTuple):
 
 
 RunRanks = Callable[[Job], tuple[int, str]]
-"""Starts all ranks and follows them to their end. Returns the status of the launcher, 0 if all went
-well, and a description of the ranks that did not start in time."""
+"""Starts all ranks and follows them to their end.
+
+It returns the exit status of the launcher, 0 if all went well, and a description of the ranks that
+did not start in time, empty for none.
+"""
 
 
 def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
-    """Start the ranks while there are unfinished runs; restart them as the settings allow."""
+    """Start the ranks while there are unfinished runs; restart them after a loss.
+
+    Raises:
+        TrainingError: As in `launch`; also after more losses than `train.max_restarts`.
+    """
     for spec in job.specs:
         _check_shards(spec)
         _prepare_run(spec, on_loss)
@@ -159,17 +176,17 @@ def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
 
 
 def _prepare_run(spec: RunSpec, on_loss: Callable[[str], None]) -> None:
-    """Report damaged checkpoints, which the ranks leave out; write the spec."""
+    """Report damaged checkpoints, which the ranks leave out, and write the spec for the ranks."""
     digest = settings_digest(spec.workload.meaning, spec.train)
     checkpoints = CheckpointFolder(spec.out_dir / "checkpoints", digest)
     for sentence in checkpoints.describe_damage():
         on_loss(sentence)
-    # The spec later also shows the data of a model's training.
+    # The file stays, and shows later which data a model was trained on.
     spec.save(spec.out_dir / "run.json")
 
 
 def _check_shards(spec: RunSpec) -> None:
-    """Refuse too few rows before the workers start, since these take seconds to find out."""
+    """Raise an error if there are fewer rows than workers, which need seconds to find that out."""
     workload, settings = spec.workload.open(), spec.train
     if settings.has_static_shards:
         plan_epoch(
@@ -182,7 +199,12 @@ def _check_shards(spec: RunSpec) -> None:
 
 
 def _attempt(job: Job) -> bool:
-    """Run all ranks once; False if one was lost."""
+    """Run all ranks once; returns whether all runs are finished, False if a rank was lost.
+
+    After a failure the reasons are checked in turn: the error of a rank, a standstill or a slow
+    start, a kill for memory before the first step, and ranks that did not start. Each of these
+    raises an error. Otherwise a rank was lost, which is recorded, and a restart may help.
+    """
     files = job.files
     files.clear()
     _write_runs(job)
@@ -194,11 +216,12 @@ def _attempt(job: Job) -> bool:
         job.report_progress(run_number, progress)
 
     with MemoryWatch(files) as memory:
+        # A start that only removed the files of another mpirun is repeated.
         status, missing_ranks = job.run(job._replace(report_progress=note_progress))
         met_old_files = not files.has_started and _FILES_OF_ANOTHER in files.read_log()
         if status and met_old_files:
             status, missing_ranks = job.run(job._replace(report_progress=note_progress))
-    # After the loss of a host, mpirun's exit status is 0.
+    # The runs are checked too, since mpirun's exit status after the loss of a host is 0.
     if status == 0 and not job.unfinished_runs():
         return True
     _raise_error_of_rank(files)
@@ -225,6 +248,10 @@ def _write_runs(job: Job) -> None:
 
 
 def _cause_of_loss(settings: TrainSettings, files: LaunchFiles, status: int) -> str:
+    """Return the cause of a lost rank from the log, or how the launcher itself ended.
+
+    `status`: exit status of the launcher, negative if a signal ended it.
+    """
     if status >= 0:
         cause = parse_rank_loss(files.read_log())
         if cause:
@@ -233,6 +260,10 @@ def _cause_of_loss(settings: TrainSettings, files: LaunchFiles, status: int) -> 
 
 
 def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
+    """Run all ranks once by mpirun or srun; the result is that of `RunRanks`.
+
+    The standard output has the progress. The standard input stays open, and its end ends rank 0.
+    """
     worker = [*MODULE_COMMAND, "training.launching.rank_process", str(job.files.runs), "--launched"]
     with (
         hosts(job.settings.workers) as host_arguments,
@@ -250,7 +281,7 @@ def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
         try:
             _follow(process, job.report_progress)
         except BaseException:
-            # On Ctrl-C and on errors: no rank may outlive its launcher.
+            # After Ctrl-C or an error, no rank may outlive its launcher.
             _stop(process)
             raise
         finally:
@@ -269,13 +300,15 @@ def _follow(process: subprocess.Popen[str], report_progress: ReportProgress) -> 
             run_number = message.pop("run")
             progress = Progress(**message)
         except (ValueError, TypeError, LookupError, AttributeError):
-            # MPI's own messages; they matter only if the run fails, and the error then quotes ranks.log.
+            # The line is a message of MPI itself. It matters only if the run fails, and the error
+            # then quotes ranks.log.
             continue
         report_progress(run_number, progress)
     process.wait()
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
+    """End the launcher, which ends its ranks; kill it if it does not end within 10 s."""
     if process.stdin is not None:
         process.stdin.close()
     process.send_signal(signal.SIGTERM)
@@ -301,7 +334,10 @@ def _raise_error_of_rank(files: LaunchFiles) -> None:
 
 
 def _raise_stall(settings: TrainSettings, files: LaunchFiles, missing_ranks: str) -> None:
-    """Raise a stall, or a start that took too long, if there was one."""
+    """Raise an error if the ranks reported a standstill, or did not start in time.
+
+    `missing_ranks`: a description of the ranks that did not start in time; empty for none.
+    """
     if files.stalls.exists():
         raise StalledError(
             f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"
@@ -319,7 +355,10 @@ def _raise_stall(settings: TrainSettings, files: LaunchFiles, missing_ranks: str
 
 
 def _raise_failed_start(settings: TrainSettings, files: LaunchFiles, status: int) -> NoReturn:
-    """Raise the error of ranks that did not start."""
+    """Raise an error about ranks that did not start, with the cause that the log names.
+
+    `status`: exit status of the launcher, negative if a signal ended it.
+    """
     lost = files.lost_ranks()
     beginning = f"a rank was lost ({lost[-1]}), and then " if lost else ""
     if status < 0:

@@ -41,7 +41,11 @@ _CAUSES: Final = (
 
 
 def parse_rank_loss(log: str) -> str:
-    """The cause of a loss in a log, on one line; empty if the log is empty.
+    """Find the cause of a lost rank in a log, as one line; empty if the log is empty.
+
+    Each message is ranked by how surely it names a cause, and the first of the surest is taken. If
+    no message has a known form, it is the first message of mpirun, else the last three lines. A
+    long cause is cut.
 
     Examples:
         >>> parse_rank_loss("srun: error: host2: task 1: Killed")
@@ -51,7 +55,7 @@ def parse_rank_loss(log: str) -> str:
     surest = min(statements, key=_doubt, default=_Statement("", is_block=False))
     cause = surest.text
     if _doubt(surest) >= len(_CAUSES):
-        # No known cause: the first message of mpirun, else the last lines.
+        # No message has the form of a known cause.
         blocks = [statement.text for statement in statements if statement.is_block]
         lines = [statement.text for statement in statements if not statement.is_block]
         cause = " ".join(blocks[:1] or lines[-3:])
@@ -61,7 +65,7 @@ def parse_rank_loss(log: str) -> str:
 
 
 def drop_noise(log: str) -> str:
-    """The lines of a log that may name a cause."""
+    """Return a log without the lines that never name a cause."""
     return "\n".join(line for line in log.splitlines() if not _NOISE.search(line))
 
 
@@ -73,7 +77,11 @@ class _Statement(NamedTuple):
 
 
 def _doubt(statement: _Statement) -> int:
-    """A rank of a statement: the lower, the surer it names a cause."""
+    """Return a number for how surely a statement names a cause; the lower, the surer.
+
+    It is the index of the first pattern of `_CAUSES` that the statement has, then one number for
+    unknown messages, and the highest for consequences of a loss.
+    """
     if _CONSEQUENCE.search(statement.text):
         return len(_CAUSES) + 1
     for doubt, pattern in enumerate(_CAUSES):
@@ -83,7 +91,8 @@ def _doubt(statement: _Statement) -> int:
 
 
 def _split_log(log: str) -> Iterator[_Statement]:
-    """The statements of a log; text between two rules is a block."""
+    """Yield the statements of a log; the text between two rules is one, other lines one each."""
+    # Sections with odd numbers lie between two rules.
     for index, section in enumerate(_RULE.split(log)):
         is_block = index % 2 == 1
         lines = drop_noise(section).splitlines()
@@ -96,9 +105,9 @@ def _split_log(log: str) -> Iterator[_Statement]:
 
 
 def _shorten(lines: list[str]) -> str:
-    """A message of mpirun on one line.
+    """Put a message of mpirun on one line.
 
-    A long one becomes its first sentence, with its details of hosts and processes.
+    A long one is cut to its first sentence and its lines such as `Remote host: host2`.
     """
     text = " ".join(" ".join(lines).split())
     if len(text) <= _MAX_CHARACTERS:

@@ -28,6 +28,7 @@ class MemoryWatch:
         self._largest: dict[int, int] = {}
         """Highest memory of each rank on this host [bytes]."""
         self._killed_before = killed_for_memory()
+        """Number of processes that the kernel had killed for memory before the start."""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._measure_ranks, daemon=True)
 
@@ -40,26 +41,31 @@ class MemoryWatch:
         self._thread.join()
 
     def _measure_ranks(self) -> None:
+        """Measure the memory of the ranks on this host twice a second; runs in the thread."""
         while not self._is_over.wait(_SECONDS_BETWEEN_LOOKS):
             for rank, heartbeat in self._files.heartbeats().items():
                 if heartbeat.host == socket.gethostname():
                     self._measure(rank, heartbeat.pid)
 
     def _measure(self, rank: int, process_id: int) -> None:
+        """Measure the memory of a rank, and keep the highest value."""
         with suppress(psutil.Error):
             num_bytes = psutil.Process(process_id).memory_info().rss
             self._largest[rank] = max(num_bytes, self._largest.get(rank, 0))
 
     def largest(self) -> str:
-        """Highest memory of each rank on this host so far [MiB]."""
+        """Return the highest memory of each rank on this host so far [MiB], as text."""
         largest = sorted(self._largest.items())
         return ", ".join(f"rank {rank} {num_bytes // MIB:,}" for rank, num_bytes in largest)
 
     def kill(self, *, by_signal: bool) -> str:
-        """A description of a kill for memory, with limit and need; empty without one.
+        """Return a description of a kill for memory, with limit and need; empty if there was none.
 
-        `by_signal`: whether a signal ended the launcher. Otherwise a line of the log about memory
-        counts only if a rank was ended too, since libraries warn of memory that they do without.
+        The surest sign is the kernel's counter of kills. The next one is a line of the log about
+        memory, if a signal ended the launcher, or the log shows that a rank was ended. Alone such a
+        line does not count, since libraries warn of memory that they can do without.
+
+        `by_signal`: whether a signal ended the launcher.
         """
         num_killed = killed_for_memory() - self._killed_before
         if num_killed > 0:

@@ -1,8 +1,8 @@
 """Measures the network between ranks.
 
-Every rank runs `python -m training.launching.message_probe NETWORK SIZE ...`. Rank 0 prints one line of
-JSON: {"measured": [...]}, a list of `Measurement`. A rank that fails prints {"error": ...} and ends all
-ranks.
+Every rank runs `python -m training.launching.message_probe NETWORK SIZE ...`, with sizes in bytes.
+Rank 0 prints one line of JSON: {"measured": [...]}, a list of `Measurement`. A rank that fails
+prints {"error": ...} and ends all ranks.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ class Measurement(NamedTuple):
     """The time of an operation between ranks."""
 
     operation: str
-    """`ALL_REDUCE`, `PUSH` to a shard of another rank, or a pairwise average through `memory` or `sockets`."""
+    """`ALL_REDUCE`, `PUSH`, or the way of a pairwise average: `memory` or `sockets`.
+
+    A push goes to a shard, a part of a server's vector, on another rank.
+    """
     workers: int
     nbytes: int
     """Size of the vector."""
     seconds: float
-    """Median of the repetitions; of the slowest rank [s]."""
+    """Median of the repetitions, of the slowest rank [s]."""
 
 
 def answer(transport: MpiTransport, measured: Callable[[], Iterable[Any]]) -> None:
-    """Print the measurements, if this rank is the first.
+    """Call `measured`, print its measurements if this rank is the first, and close the transport.
 
     A rank that fails prints the error, and ends all ranks.
     """
@@ -68,6 +71,7 @@ def main(argv: list[str]) -> None:
 
 
 def _all_reduce(transport: MpiTransport, nbytes: int) -> Measurement:
+    """Measure sums of a vector over all ranks; a number has 4 bytes."""
     vector = np.zeros(nbytes // 4, np.float32)
     seconds = _median_seconds(transport, lambda: run_now(transport.all_reduce_sum(vector)))
     return Measurement(ALL_REDUCE, transport.world_size, nbytes, seconds)
@@ -90,7 +94,10 @@ def _average(transport: MpiTransport, nbytes: int) -> Measurement:
 
 
 def _push(transport: MpiTransport, nbytes: int) -> Measurement:
-    """Measure the pushes that rank 0 makes to a shard of another rank."""
+    """Measure the pushes that rank 0 makes to a shard of another rank.
+
+    The server's vector has two shards of `nbytes`. Rank 0 changes the second, on another rank.
+    """
     change = np.zeros(2 * (nbytes // 4), np.float32)
     server = run_now(transport.parameter_server(change, shards=2))
     is_first = transport.rank == 0
@@ -106,8 +113,13 @@ def _push(transport: MpiTransport, nbytes: int) -> Measurement:
 
 
 def _median_seconds(transport: MpiTransport, operation: Callable[[], Any]) -> float:
-    """The median time of an operation over its repetitions, of the slowest rank [s]."""
+    """Return the median time of an operation over its repetitions, of the slowest rank [s].
+
+    All ranks call this together. The second call of the operation decides how often it is repeated,
+    so that the repetitions take about 0.4 s.
+    """
     run_now(transport.barrier())
+    # The first call may open connections, so it is not measured.
     operation()
     started = perf_counter()
     operation()
@@ -122,7 +134,8 @@ def _median_seconds(transport: MpiTransport, operation: Callable[[], Any]) -> fl
         seconds.append(perf_counter() - started)
     run_now(transport.barrier())
     medians = np.zeros(transport.world_size)
-    # A rank that begins early waits longer, and then begins late.
+    # A rank that begins one call early waits longer in it, and begins the next late. So the times
+    # of two calls in a row are averaged.
     medians[transport.rank] = np.median(np.convolve(seconds, [0.5, 0.5], "valid"))
     run_now(transport.all_reduce_sum(medians))
     return float(medians.max())

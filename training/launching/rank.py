@@ -43,7 +43,10 @@ class RunSpec(NamedTuple):
     out_dir: Path
 
     def save(self, path: Path) -> None:
-        """Write the spec as JSON, with paths relative to its folder, and without `train.launcher_args`."""
+        """Write the spec as JSON, without `train.launcher_args`.
+
+        Paths are relative to the folder of the file, so that a run can be moved with its data.
+        """
 
         def relative_to_spec(folder: Path) -> str:
             return os.path.relpath(folder, path.parent)
@@ -69,7 +72,7 @@ class RunSpec(NamedTuple):
 
 
 def read_runs(path: Path) -> list[tuple[int, RunSpec]]:
-    """The runs of a list, with their numbers.
+    """Read the runs that a launcher has listed in a file, with their numbers.
 
     Raises:
         LaunchError: This host does not see the file.
@@ -92,14 +95,18 @@ def train(
 ) -> None:
     """Train on this rank; resumes from the newest checkpoint of the same settings, if there is one.
 
+    It opens the data, makes network, reader and algorithm, and runs the training loop. All ranks
+    call it together.
+
     Writes into `spec.out_dir`: `model/` (the model of the lowest validation loss),
     `metrics/rank-<n>.jsonl` (one line per epoch), `checkpoints/`, `summary.json`.
 
     `on_progress`: called from time to time; None on ranks without a progress display. `watchdog`:
-    checks that there is progress.
+    ends a run without progress; None for no limit.
 
     Raises:
-        TrainingError: Among others, a checkpoint or the data is damaged, or the loss is no longer finite.
+        TrainingError: Among others, a checkpoint or the data is damaged, or the loss is no longer
+            finite.
     """
     settings, meter = spec.train, Meter(transport.now)
     use_threads(settings.threads)
@@ -141,6 +148,7 @@ def train(
     )
     with without_denormals():
         run_now(trainer.run(agreed_checkpoint(files.checkpoints, transport)))
+    # The last records of all ranks are written behind the barrier, for TensorBoard and the summary.
     run_now(transport.barrier())
     files.close()
     if transport.rank == 0:
@@ -150,13 +158,15 @@ def train(
 
 
 def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Checkpoint | None:
-    """The newest checkpoint that rank 0 sees.
+    """Return the newest checkpoint that rank 0 sees, on all ranks; None if it sees none.
 
-    Right after a crash, shared storage may show different ones to the ranks.
+    Rank 0 sends its place to the others, since shared storage may show different checkpoints to the
+    ranks right after a crash.
 
     Raises:
         CheckpointError: The checkpoint is damaged, or this rank does not see it.
     """
+    # The message is epoch, step and number of workers, of which 0 means no checkpoint.
     message = np.zeros(3, dtype=np.int64)
     latest = checkpoints.latest() if transport.rank == 0 else None
     if latest is not None:
@@ -170,10 +180,10 @@ def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Ch
 
 @contextmanager
 def without_denormals() -> Iterator[None]:
-    """Treat denormal numbers as 0.
+    """Treat denormal numbers, those too small for full precision, as 0 within the context.
 
-    In vanishing gradients they make the backward pass of a GRU 2.5 times slower. The mode applies to
-    the whole process, so it ends with the training.
+    In vanishing gradients they make the backward pass of a GRU 2.5 times slower. The mode applies
+    to the whole process, so it ends with the training.
     """
     torch.set_flush_denormal(True)
     try:
@@ -191,9 +201,11 @@ def save_state(workload: Workload, model: FlatModel, state: ModelState, folder: 
 
 
 def choose_device(name: str, workload: Workload) -> torch.device:
-    """The device of this rank: a GPU (ranks of a machine take its GPUs in turn), or the CPU.
+    """Return the device of this rank: a GPU, or the CPU; a GPU gets settings for exact results.
 
-    `auto` leaves perceptrons on the CPU: their steps are shorter there than the calls of a GPU.
+    The ranks of a machine take its GPUs in turn. `name` is `cpu`, `cuda` or `auto`. The latter takes
+    a GPU if there is one, but leaves perceptrons on the CPU, where a step is shorter than the calls
+    of a GPU.
 
     Raises:
         LaunchError: `train.device` is cuda, and there is no GPU.
@@ -209,21 +221,24 @@ def choose_device(name: str, workload: Workload) -> torch.device:
         )
     # cuBLAS is deterministic only with a workspace of fixed size.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # By default cuDNN rounds the factors of float32 products to 10 bits (TF32), in recurrent networks
-    # and convolutions.
+    # By default cuDNN rounds the factors of float32 products to 10 bits (TF32), in recurrent
+    # networks and convolutions. These settings keep full precision.
     cudnn: Any = torch.backends.cudnn  # Without types for these.
     cudnn.rnn.fp32_precision = cudnn.conv.fp32_precision = "ieee"
     return torch.device("cuda", local_rank() % available)
 
 
 def describe_devices() -> str:
-    """A sentence about the devices for training."""
+    """Return a phrase that names the GPUs that torch sees, or says that there are none."""
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return f"devices: {', '.join(names)}" if names else "devices: CPU only (torch sees no GPU)"
 
 
 def local_rank() -> int:
-    """Number of this rank among the ranks of its machine, from the launcher; 0 without a launcher."""
+    """Return the number of this rank among those of its machine, from variables of the launcher.
+
+    It is 0 without a launcher.
+    """
     for name in (
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "MPI_LOCALRANKID",

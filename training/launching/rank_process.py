@@ -1,8 +1,9 @@
 """The program of one rank of a training run; `training.launching.launcher` starts it.
 
-Its argument is a list, `[{"number": 0, "spec": "run.json"}, ...]`, whose runs it trains one after the
-other. Rank 0 prints the progress with the number of the run, one JSON object per line. An error on any
-rank ends the whole job; its message goes to `errors/rank-<n>.json` in the folder of the list.
+Its argument is the file of a list, `[{"number": 0, "spec": "run.json"}, ...]`, whose runs it trains
+one after the other. Rank 0 prints the progress with the number of the run, one JSON object per
+line. An error on any rank ends the whole job; its message goes to `errors/rank-<n>.json` in the
+folder of the list.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ _SECONDS_BETWEEN_LOOKS: Final = 2.0
 
 
 def main(argv: list[str]) -> int:
-    """Run this rank to its end; returns the exit status."""
+    """Run this rank to its end; returns the exit status.
+
+    It notes how far its start is, waits for all ranks, and trains the runs. After an error it
+    writes the error for the launcher, and ends all ranks by MPI.
+    """
     runs_path = Path(argv[1])
     files = LaunchFiles(runs_path.parent)
     files.write_heartbeat("has begun, and does not come out of the start of MPI")
@@ -76,14 +81,15 @@ def _print_progress(run_number: int, progress: Progress) -> None:
 
 
 def _is_rank_loss(error: BaseException) -> bool:
+    """Return whether an error is MPI's message that another rank is gone."""
     mpi = load_mpi()
     return isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_PROC_FAILED
 
 
 def check_world_size(started: int, configured: int) -> None:
-    """Refuse a job of another size than configured.
+    """Raise an error if another number of ranks runs together than configured.
 
-    `srun` without PMIx silently starts N jobs of one rank each.
+    Ranks find each other by PMIx; `srun` without it silently starts N jobs of one rank each.
     """
     if started != configured:
         raise LaunchError(
@@ -94,7 +100,10 @@ def check_world_size(started: int, configured: int) -> None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """End this rank when its mpirun was killed; it would wait for the others forever."""
+    """End this rank when its mpirun was killed; it would wait for the others forever.
+
+    A process whose parent has ended gets another parent. `parent`: process number of mpirun.
+    """
     while os.getppid() == parent:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     os._exit(1)
@@ -102,7 +111,8 @@ def _exit_when_orphaned(parent: int) -> None:
 
 def _exit_when_launcher_ends() -> None:
     """End this rank when its standard input ends: the launcher keeps it open, and never writes."""
-    # A read through sys.stdin in a thread makes the interpreter abort at exit, so read the descriptor.
+    # The descriptor is read, since a read through sys.stdin in a thread aborts the interpreter at
+    # exit.
     while os.read(0, 1024):
         pass
     os._exit(1)

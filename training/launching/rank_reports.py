@@ -28,6 +28,7 @@ from training.settings import TrainSettings
 
 #: The modules that ranks run.
 _PROGRAMS: Final = {"training.launching.rank_process", "training.launching.agent_process"}
+#: Variables in which launchers tell a process its rank, before MPI has begun.
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
@@ -37,6 +38,7 @@ class RankError(NamedTuple):
     known: bool
     """Whether it is no bug of this program."""
     diverged: bool
+    """Whether the loss is no longer finite."""
     damaged: bool
     """Whether an output of an earlier stage is damaged."""
     message: str
@@ -44,7 +46,11 @@ class RankError(NamedTuple):
 
     @classmethod
     def from_exception(cls, error: BaseException) -> Self:
-        """Describe an error."""
+        """Describe an error.
+
+        If a plugin of the user caused it, the plugin's error is described. A lack of memory gets a
+        message with the limit and advice.
+        """
         cause = plugin_error(error) or error
         message = str(cause) or type(cause).__name__
         is_known = isinstance(
@@ -68,7 +74,12 @@ class RankError(NamedTuple):
         )
 
     def raise_again(self, location: str) -> NoReturn:
-        """Raise the error in this process."""
+        """Raise the error in this process, with the type that the launcher's callers expect.
+
+        An unknown error, a bug, becomes a `RuntimeError` with the traceback of the rank.
+
+        `location`: names the rank, at the begin of the message.
+        """
         if self.damaged:
             damage = DamagedOutputError.from_message(self.message)
             if damage:
@@ -92,11 +103,7 @@ class Heartbeat(NamedTuple):
 
 
 class LaunchFiles:
-    """The files in the folder of a run through which ranks and launcher report to each other.
-
-    `present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`,
-    `lost_ranks.jsonl`, and more.
-    """
+    """The files in the folder of a run through which ranks and launcher report to each other."""
 
     def __init__(self, folder: Path) -> None:
         self.runs = folder / "runs.json"
@@ -104,11 +111,17 @@ class LaunchFiles:
         self.log = folder / "ranks.log"
         """The output of the ranks."""
         self._started = folder / "started"
+        """Exists as soon as all ranks have found each other."""
         self._errors = folder / "errors"
+        """Folder of `rank-<n>.json`, the error of a rank."""
         self.present = folder / "present"
+        """Folder of `rank-<n>.json`, a `Heartbeat` during the start."""
         self.stalls = folder / "stalls"
+        """Folder of `rank-<n>.json`, a report at a standstill; see `Watchdog`."""
         self.signs = folder / "signs"
+        """Folder of `rank-<n>`, which a rank touches when it makes progress; see `Watchdog`."""
         self._lost_ranks = folder / "lost_ranks.jsonl"
+        """A line for each loss of a rank in this command, with its cause."""
 
     def clear(self) -> None:
         """Remove all files except the losses, before each attempt."""
@@ -127,9 +140,13 @@ class LaunchFiles:
         return self.log.read_text(errors="replace")
 
     def write_heartbeat(self, activity: str) -> None:
-        """Note how far the start of this rank is, if it knows its number before MPI has begun."""
+        """Note how far the start of this rank is.
+
+        A rank that does not know its number before MPI has begun notes nothing. `activity`:
+        completes a sentence that begins with the rank.
+        """
         ranks = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
-        # A host that does not see the folder says so later.
+        # Errors of the file system are ignored, since a host that lacks the folder says so later.
         with suppress(OSError):
             if ranks:
                 heartbeat = Heartbeat(socket.gethostname(), os.getpid(), activity)
@@ -143,9 +160,10 @@ class LaunchFiles:
         return heartbeats
 
     def end_ranks_here(self) -> None:
-        """End the ranks on this host that outlive their launcher.
+        """Kill the ranks on this host that outlive their launcher.
 
-        They would write beside those of the next start.
+        They would write beside those of the next start. A process is a rank if the number from its
+        heartbeat still belongs to a process that runs one of our programs.
         """
         for heartbeat in self.heartbeats().values():
             if heartbeat.host == socket.gethostname():
@@ -169,7 +187,7 @@ class LaunchFiles:
         _write(self._errors / f"rank-{rank}.json", RankError.from_exception(error)._asdict())
 
     def first_error(self) -> tuple[int, RankError] | None:
-        """The rank that failed first, and its error."""
+        """Return the rank that failed first, by the times of the files, and its error; or None."""
         paths = sorted(self._errors.glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns)
         return (_rank_of_path(paths[0]), RankError(**_read(paths[0]))) if paths else None
 
@@ -191,6 +209,7 @@ class LaunchFiles:
 
 
 def _write(path: Path, report: dict[str, Any]) -> None:
+    """Write a report as JSON, atomically; the folder is made if it is missing."""
     path.parent.mkdir(exist_ok=True)
     with new_file(path) as unfinished:
         unfinished.write_text(json.dumps(report), encoding="utf-8")
@@ -235,7 +254,7 @@ class StartLimit:
         self._files, self._settings, self._stop, self._on_wait = files, settings, stop, on_wait
         self._limit_seconds = max(settings.stall_seconds, _LEAST_SECONDS)
         self.missing_ranks = ""
-        """A description of the ranks that did not start, if the launcher was stopped for that."""
+        """The ranks that did not start, as text; empty unless the launcher was stopped for that."""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -246,6 +265,12 @@ class StartLimit:
         self._thread.join()
 
     def _watch(self) -> None:
+        """Stop the launcher, if needed, until the launch is over; runs in the thread.
+
+        There are two reasons: the ranks have reported a standstill, but mpirun does not end within
+        20 s; or the start has had no news for longer than the limit. Meanwhile a long start says
+        what it waits for, after 20 s, 40 s, 80 s and so on.
+        """
         begin = last_news = time.monotonic()
         last_heartbeats = -1
         silence_seconds = _SILENCE_SECONDS
@@ -255,6 +280,7 @@ class StartLimit:
                     self._stop()
                 return
             heartbeat_paths = self._files.present.glob("rank-*.json")
+            # The sum of the times changes with each new or changed heartbeat.
             heartbeats = sum(path.stat().st_mtime_ns for path in heartbeat_paths)
             training = {path.name for path in self._files.signs.glob("rank-*")}
             now = time.monotonic()
@@ -262,6 +288,7 @@ class StartLimit:
                 reason = self._describe_wait(training)
                 self._on_wait(f"for {silence_seconds:g} s the start waits: {reason}")
                 silence_seconds *= 2
+            # When all ranks train, the start is over, and the watchdog takes care of stalls.
             if heartbeats != last_heartbeats or len(training) == self._settings.workers:
                 last_heartbeats, last_news = heartbeats, now
             elif now - last_news > self._limit_seconds:
@@ -273,9 +300,11 @@ class StartLimit:
                 return
 
     def _describe_wait(self, training: set[str]) -> str:
-        """The reason for which the start waits, on one line.
+        """Return the reason for which the start waits, on one line.
 
-        `training`: names of the signs of the ranks that train.
+        It is the last message of srun about a wait, else the first three ranks that do not train.
+
+        `training`: names of the signs of the ranks that train, `rank-<n>`.
         """
         log_lines = self._files.read_log().splitlines()
         waits_of_srun = [line for line in log_lines if _WAIT_OF_SRUN.search(line)]
@@ -290,7 +319,10 @@ class StartLimit:
         return f"{text} and {num_more} more" if num_more > 0 else text
 
     def _describe_missing(self, training: set[str]) -> list[str]:
-        """A line about each rank that does not train yet."""
+        """Return a line about each rank that does not train yet: how far its start is.
+
+        `training`: as in `_describe_wait`.
+        """
         heartbeats = self._files.heartbeats()
         lines: list[str] = []
         for rank in range(self._settings.workers):

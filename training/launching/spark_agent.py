@@ -1,7 +1,7 @@
-"""Replaces ssh for mpirun: sends a command to the task of a Spark job on a host, and shows its output.
+"""Replaces ssh for mpirun: sends a command to the task of a Spark job on a host.
 
-Its arguments are the file of the hosts, the name of a host, and the words of the command. It uses only
-the standard library, since it runs apart from this package.
+It shows the output of the command. Its arguments are the file of the hosts, the name of a host, and
+the words of the command. It uses only the standard library, since it runs apart from this package.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from typing import Any
 
 _LONGEST_LINE = 1 << 20
 _START_SECONDS = 10.0
-# Time after which a silent connection is checked, and between checks [s]; number of checks without an answer.
+# These are the time after which a silent connection is checked, the time between checks [s], and
+# the number of checks without an answer after which it ends.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 2}
+# The exit status comes behind all output, after this prefix.
 _STATUS_PREFIX = b"\0status "
 
 
 def main(argv: list[str]) -> int:
-    """Run the command on the host; returns its exit status. As with ssh, a shell there splits it."""
+    """Run the command on the host; returns its exit status, or 1 if the host is lost.
+
+    As with ssh, a shell on the host splits the command into words.
+    """
     _, hosts_file, name, *command = argv
     host = json.loads(Path(hosts_file).read_text(encoding="utf-8"))[name]
     try:
@@ -37,7 +42,12 @@ def main(argv: list[str]) -> int:
 
 
 def _run_on_host(host: dict[str, Any], command: str) -> int | None:
-    """Run a command in the task of a host, show its output, and return its status; None without a status."""
+    """Run a command in the task of a host, and show its output while it runs.
+
+    Returns:
+        The exit status, or the number of the signal that ended the command; None if the connection
+        ended first.
+    """
     output = b""
     with socket.create_connection((host["address"], host["port"]), _START_SECONDS) as task:
         task.settimeout(None)
@@ -60,7 +70,7 @@ def _run_on_host(host: dict[str, Any], command: str) -> int | None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Let the system find out within a minute that the other host is gone."""
+    """Let the system end a connection within about a minute after the other host is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE.items():
         if hasattr(socket, option):
@@ -73,7 +83,7 @@ def write_line(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def read_line(connection: socket.socket) -> dict[str, Any] | None:
-    """The first line of JSON that arrives; None if the connection ends or falls silent first."""
+    """Read the first line of JSON; None if the connection ends or falls silent before."""
     with connection.makefile("rb") as lines:
         try:
             message: dict[str, Any] = json.loads(lines.readline(_LONGEST_LINE))

@@ -1,9 +1,9 @@
 """Hosts for ranks inside the executors of a Spark cluster, without ssh.
 
-Tasks of a barrier job hold one slot for each worker. On each host, one of them starts the programs that
-mpirun would start there by ssh: mpirun calls the agent of `training.launching.spark_agent` instead of
-ssh, and the agent sends the command to the task. The job ends when the driver closes its connections to
-the tasks.
+Tasks of a barrier job, which all run at the same time, hold one slot of the cluster for each
+worker. On each host, one of them starts the programs that mpirun would start there by ssh: mpirun
+calls the agent of `training.launching.spark_agent` instead of ssh, and the agent sends the command
+to the task. The job ends when the driver closes its connections to the tasks.
 """
 
 from __future__ import annotations
@@ -48,9 +48,14 @@ _SILENCE_SECONDS: Final = 10.0
 def spark_hosts(
     spark: SparkContext, workers: int, *, on_wait: Callable[[str], None] = lambda _: None
 ) -> Iterator[list[str]]:
-    """Hold a slot of the cluster for each worker.
+    """Hold a slot of the cluster for each worker, within the context.
 
-    Python and this code must lie at the same path on all hosts, and the run folder on storage that all share.
+    A Spark job runs in a thread, and its tasks connect to this process. A folder gets a program
+    that mpirun calls instead of ssh, with the addresses of the tasks. At the end, the connections
+    close, by which the tasks end.
+
+    Python and this code must lie at the same path on all hosts, and the run folder on storage that
+    all share.
 
     `on_wait`: called with a sentence about the wait of a long start.
 
@@ -58,7 +63,8 @@ def spark_hosts(
         Arguments of mpirun, which start the ranks in the slots.
 
     Raises:
-        LaunchError: The cluster has fewer slots than workers, grows and shrinks, or does not start the tasks.
+        LaunchError: The cluster has fewer slots than workers, has a number of executors that
+            changes, or does not start the tasks.
     """
     require_slots(spark, workers, on_wait)
     token = secrets.token_hex(32)
@@ -77,11 +83,13 @@ def spark_hosts(
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="hep-pipeline-hosts-"))
         )
+        # mpirun gets made-up names of the hosts, which only our agent can resolve.
         aliases = {name: f"executors-{index}" for index, name in enumerate(sorted(hosts))}
         hosts_by_alias = {aliases[name]: {**host, "token": token} for name, host in hosts.items()}
         agent = _write_agent(folder, hosts_by_alias)
         slots = ",".join(f"{aliases[name]}:{host['slots']}" for name, host in hosts.items())
-        # A daemon that leaves its session would outlive the task.
+        # A daemon of mpirun that leaves its session would outlive the task, so it stays attached.
+        # Without tree spawn, mpirun itself calls the agent for all hosts.
         yield [
             "--leave-session-attached",
             *("--prtemca", "plm_ssh_agent", str(agent)),
@@ -91,7 +99,10 @@ def spark_hosts(
 
 
 def _write_agent(folder: Path, hosts: dict[str, dict[str, Any]]) -> Path:
-    """Write the program that mpirun calls instead of ssh, with the hosts that it reaches."""
+    """Write the program that mpirun calls instead of ssh, and return its path.
+
+    `hosts`: address, port and token of each host, by the name that mpirun has for it.
+    """
     hosts_file = folder / "hosts.json"
     hosts_file.write_text(json.dumps(hosts), encoding="utf-8")
     command = shlex.join([sys.executable, "-I", spark_agent.__file__, str(hosts_file)])
@@ -102,7 +113,7 @@ def _write_agent(folder: Path, hosts: dict[str, dict[str, Any]]) -> Path:
 
 
 def driver_address(spark: SparkContext) -> tuple[str, str]:
-    """The address at which the driver listens, and its name for the executors."""
+    """Return the address at which the driver listens, and its name for the executors."""
     conf = spark.getConf()
     name = conf.get("spark.driver.host") or socket.gethostname()
     return conf.get("spark.driver.bindAddress") or name, name
@@ -111,9 +122,12 @@ def driver_address(spark: SparkContext) -> tuple[str, str]:
 def require_slots(
     spark: SparkContext, workers: int, on_wait: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Refuse clusters without a fixed slot for each worker.
+    """Wait until the cluster has a slot for each worker.
 
-    `on_wait`: called if executors have to come first.
+    `on_wait`: called with a sentence if executors take more than 10 s to come.
+
+    Raises:
+        LaunchError: The slots do not come within 30 s, or the number of executors is not fixed.
     """
     if spark.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         raise LaunchError(
@@ -126,7 +140,8 @@ def require_slots(
     report_at = time.monotonic() + _SILENCE_SECONDS
     context = spark._jsc.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
-    # Tasks that the executors of this moment can run together; `defaultParallelism` is never below 2.
+    # Spark's JVM knows how many tasks the present executors can run together. PySpark's
+    # `defaultParallelism` is no such number, since it is never below 2.
     while (slots := context.maxNumConcurrentTasks(profile)) < workers:
         if time.monotonic() >= deadline:
             raise LaunchError(
@@ -150,6 +165,8 @@ def _run_job(
     token: str,
     failures: list[Exception],
 ) -> None:
+    """Run the job whose tasks hold the slots, until they end; an error goes into `failures`."""
+
     def hold(_: Iterable[int]) -> Iterable[int]:
         _hold_slot(driver, token)
         return ()
@@ -167,9 +184,14 @@ def _accept_all(
     stack: ExitStack,
     on_wait: Callable[[str], None],
 ) -> dict[str, dict[str, Any]]:
-    """Wait for all tasks; returns address, port and slots of each host.
+    """Wait for the connections of all tasks, which close with the stack.
 
-    Their connections close with the stack.
+    Returns:
+        Name, address, port and number of slots of each host, by its name. Address and port are
+        those of the first task of the host, which will run the commands.
+
+    Raises:
+        LaunchError: The job failed, as `failures` says, or the tasks did not come in time.
     """
     deadline = time.monotonic() + _START_SECONDS
     report_at = time.monotonic() + _SILENCE_SECONDS
@@ -208,9 +230,13 @@ def _accept_all(
 
 
 def _hold_slot(driver: tuple[str, int], token: str) -> None:
-    """Hold the slot of this task until the driver closes the connection; run arriving commands."""
+    """Hold the slot of this task until the driver closes the connection; run arriving commands.
+
+    The task tells the driver where it listens for commands. `driver`: host and port. `token`: the
+    secret that each connection begins with.
+    """
     with socket.create_connection(driver, _GRACE_SECONDS) as to_driver:
-        # mpirun's agent comes from the driver's host.
+        # mpirun's agent comes from the driver's host, so it reaches this address.
         own_address = to_driver.getsockname()[0]
         listener = AuthenticatedListener(socket.create_server((own_address, 0)), token.encode())
         spark_agent.keep_alive(to_driver)
@@ -228,16 +254,19 @@ def _hold_slot(driver: tuple[str, int], token: str) -> None:
 
 
 def _serve(agent: socket.socket, to_driver: socket.socket) -> None:
-    """Run the command of an agent, as ssh does, and stop it when the agent or the driver is gone."""
+    """Run the command of an agent, as ssh does, and stop it when the agent or the driver is gone.
+
+    The agent gets the output while the command runs, and at the end its exit status.
+    """
     agent.settimeout(_GRACE_SECONDS)
     request = spark_agent.read_line(agent)
     if request is None:
         return
-    # An agent may take its time to read.
+    # There is no limit for sending output, since an agent may take its time to read.
     agent.settimeout(None)
     command = ["/bin/sh", "-c", request["command"]]
-    # The command never holds the connection itself. It would stay open after the death of this
-    # process, an executor's, and mpirun would not learn that the slot is lost.
+    # The command never holds the connection itself, but a pipe. Otherwise the connection would stay
+    # open after the death of this process, and mpirun would not learn that the slot is lost.
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -252,6 +281,7 @@ def _serve(agent: socket.socket, to_driver: socket.socket) -> None:
         )
         sender.start()
         while process.poll() is None:
+            # Neither sends more, so a connection that can be read has ended.
             if select.select([agent, to_driver], [], [], _LOOK_SECONDS)[0]:
                 _stop(process)
         sender.join(_GRACE_SECONDS)
@@ -260,12 +290,14 @@ def _serve(agent: socket.socket, to_driver: socket.socket) -> None:
 
 
 def _send_all(output: int, agent: socket.socket) -> None:
+    """Send all output of a command to an agent; `output` is the descriptor of its pipe."""
     with suppress(OSError):
         while received := os.read(output, 1 << 16):
             agent.sendall(received)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a command and all processes of its group; kill it after 10 s."""
     os.killpg(process.pid, signal.SIGTERM)
     try:
         process.wait(_GRACE_SECONDS)
