@@ -59,7 +59,7 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         removed = []
         for store, folders in folders_by_store:
             removed += _clean_store(run_folder, store, folders, dry_run=dry_run)
-        # Kernel outputs lie beside the versions of `features` and have no numbers.
+        # Kernel outputs are no versions: `keep` does not apply, only the features in use count.
         removed += _clean_kernel_outputs(run_folder, dry_run=dry_run)
         freed_bytes = sum(version.freed_bytes for version in removed)
         run_folder.results.add(
