@@ -85,6 +85,7 @@ class Notifier:
         try:
             process = subprocess.run(
                 self._command,
+                # The command reads the outcome from its standard input.
                 input=json.dumps(redact_all(content)),
                 text=True,
                 capture_output=True,
@@ -95,6 +96,7 @@ class Notifier:
             problem = str(error)
         else:
             if process.returncode:
+                # The end of the error output says most.
                 message = process.stderr.strip()[-_MAX_ERROR_LETTERS:]
                 problem = f"it ended with code {process.returncode}: {message}"
         if problem:

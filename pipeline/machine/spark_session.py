@@ -202,6 +202,7 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
         with failures_of_spark(str(getattr(context, "master", ""))):
             yield
     except BaseException:
+        # An interrupt is no `Exception`, and its tasks still run too.
         _end_tasks(context)
         raise
     finally:

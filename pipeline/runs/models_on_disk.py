@@ -86,6 +86,7 @@ def _model_locations(path: Path) -> list[Path]:
         return [path.parent]
     if (path / "model" / "model.json").is_file():
         return [path]
+    # `parents[1]` is the folder of the training, two levels above its `model/model.json`.
     trainings = [file.parents[1] for file in sorted(path.glob("*/model/model.json"))]
     exported = sorted(path.glob("*/model.onnx"))
     if trainings or exported:

@@ -113,6 +113,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             f"Another command is writing {folder}. Wait for its end, or give another --out."
         )
     try:
+        # A killed command may have left a folder of this name.
         remove(unfinished)
         make(unfinished)
     except OSError as cause:
@@ -120,6 +121,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         with claimed([unfinished]):
             yield unfinished
+            # Without the marker the folder belongs to the user.
             (unfinished / MARKER).unlink()
             unfinished.rename(folder)
     except BaseException:

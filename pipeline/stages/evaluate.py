@@ -103,6 +103,7 @@ class Evaluate(Stage):
             console.print(f"  {text}", highlight=False, markup=False)
 
         earlier_infos = files_read(current)
+        # What another code or setting found in a file says nothing about it now.
         is_read_alike = current is not None and self._is_read_alike(config, current)
         infos = find_data_files(
             config,
@@ -111,6 +112,7 @@ class Evaluate(Stage):
             needs_particles=config.features.particles,
             known=earlier_infos if is_read_alike else [],
         )
+        # An unchanged file keeps its digest and revision, so that it is the same input as before.
         infos = carry_over_revisions(infos, earlier_infos)
         return StageInputs(identities(infos), infos, [info._asdict() for info in infos])
 
@@ -146,6 +148,7 @@ class Evaluate(Stage):
             reference=dataset if config.evaluate.reference else None,
             train=dataset.files("train"),
             shifted=shifted_test_events(context, dataset),
+            # A function, since the boosted trees, which are fitted later, score the data too.
             data=lambda candidates: scored_data(context, candidates, dataset),
         )
         num_rows = dataset.num_rows("test")
@@ -210,11 +213,13 @@ def evaluate_models(
     def say(text: str) -> None:
         console.print(f"  {text}", highlight=False, markup=False)
 
+    # Without a setting, the signal follows from the names of the classes, which the line says.
     implied = "" if config.evaluate.signal else " (by its name; evaluate.signal is not set)"
     say(f"signal: {task.signal.description}{implied}, against {task.mixture.description}")
     with Bar(console, "evaluate", "events") as bar:
         if reference is not None:
             bar(0, 0, "training boosted trees")
+            # The trees show what simple means reach, and count as one more model.
             trees = _fit_boosted_trees(reference, config.train.seed, say)
             if trees is not None:
                 candidates = [*candidates, trees]

@@ -82,6 +82,7 @@ class Export(Stage):
 
         use_threads(context.config.train.threads)
         networks = list(context.upstream["train"].counters(TrainCounters).networks)
+        # The measurements of each network, by its name.
         exported = {}
         with context.bar("export", "networks") as bar:
             for index, network in enumerate(networks):
@@ -94,6 +95,7 @@ class Export(Stage):
         checks: list[Check] = []
         for network, measured in exported.items():
             kilobytes = measured["forms"]["model.onnx"]["bytes"] / 1000
+            # The median time of one event.
             latency = measured["latency_us"]["p50"]
             summaries.append(f"{network}: {kilobytes:,.0f} kB, {latency:,.0f} us an event")
             checks += _parity_checks(network, measured)

@@ -104,6 +104,7 @@ def _make_features(context: Context, kernels: Path) -> FeaturesResult:
 
     config, ingested = context.config, context.upstream["ingest"]
     ingested_names = {sample["name"] for sample in ingested.config.samples}
+    # A sample that was added to the config after ingest has no events yet.
     samples = [sample for sample in config.samples if sample.name in ingested_names]
     spark = context.start_spark()
     with ExitStack() as progress:
@@ -366,11 +367,13 @@ def _counters_beside_cuts(ingested: Version, counters: dict[str, Any]) -> dict[s
     from features.kernel_pass import LACKS_OWN_TRACK
 
     ingested_steps = ingested.counters(IngestCounters).samples
+    # Each counter with the numbers by sample and step in which it is found.
     sources = {
         LACKS_OWN_TRACK: counters["samples"],
         WRAPPED_AZIMUTHS: ingested_steps,
         NO_CLASS: ingested_steps,
     }
+    # A sample with several labels has one name per label.
     names: list[str] = []
     for sample in ingested.config.samples:
         names += sample_labels(sample["name"], sample["label"], sample.get("label_by", {}))

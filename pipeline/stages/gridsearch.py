@@ -92,6 +92,7 @@ class GridSearch(Stage):
         dataset = FeatureDataset.load(context.upstream["features"].folder.absolute())
         search = Search(dataset.folder, config.gridsearch, config.training_of("hlf"))
         trainings = context.out_dir.absolute() / _TRAININGS
+        # The folder may hold trainings of an interrupted run, which are not repeated.
         trainings.mkdir(exist_ok=True)
         spark = context.start_spark()
         start_time = time.perf_counter()

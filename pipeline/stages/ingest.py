@@ -142,6 +142,7 @@ class Ingest(Stage):
         events_dir = context.data_dir / "events"
         make_folder(events_dir)
         spark = context.start_spark(info.path for info in infos)
+        # The bar counts the entries of the files that are read now.
         reused = {} if earlier is None else earlier.parts
         num_entries = sum(info.entries for info in infos if info.uuid not in reused)
         with context.bar("ingest", "events") as bar, counted(spark, bar, num_entries) as counter:
@@ -256,9 +257,11 @@ def _result(context: Context, result: IngestResult) -> Result:
     """
     steps = sum_counts(result.parts).counts
     num_rejected = sum(count for step, count in steps.items() if step.startswith("rejected_"))
+    # Each entry of a file becomes an event or is rejected for one reason.
     num_accounted = steps["events"] + num_rejected
     num_entries = sum(info.entries for info in result.infos)
     events_dir = context.data_dir / "events"
+    # A part without any event has no file, and then no name.
     parts = [part for part in result.parts if part.name]
     new_names = {part.name for part in parts if not _is_taken_over(part, context)}
     footers = read_footers([part.file(events_dir) for part in parts])

@@ -238,6 +238,7 @@ def _train(context: Context, plan: _TrainingPlan) -> dict[str, Any]:
     with context.bar(f"train {plan.folder}", "steps") as bar:
         launch = make_launcher(spec, context.start_spark, context.say)
         launch(on_progress=partial(_show_progress, bar), on_loss=context.say)
+    # The first rank writes the summary at the end of the training.
     summary: dict[str, Any] = json.loads(
         (spec.out_dir / "summary.json").read_text(encoding="utf-8")
     )
