@@ -93,6 +93,7 @@ class ElasticAlgorithm(ServerAlgorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take a step in the order of Zhang et al. or of Hermans; the key `gradient` chooses."""
         if self._takes_gradient_at_snapshot:
             await self._step_of_zhang(compute_gradient, num_samples)
         else:
@@ -110,6 +111,7 @@ class ElasticAlgorithm(ServerAlgorithm):
         is_in_equilibrium = await self._step_locally(
             compute_gradient, num_samples, after_exchange=exchanges
         )
+        # After the last step of a window the count is 0, so the next step exchanges.
         await self._end_step(is_in_equilibrium=is_in_equilibrium)
         if exchanges:
             self._move_by_elastic()
@@ -148,7 +150,8 @@ class ElasticAlgorithm(ServerAlgorithm):
     def _is_in_equilibrium(self, *, after_exchange: bool) -> bool:
         """Return whether |step| <= |alpha (x - server)|, with x before the step.
 
-        After an exchange, e is subtracted from x. `_change` and `_local` are overwritten.
+        `_local` must hold x. After an exchange, e is subtracted from x, since the model has not
+        moved yet. `_change` and `_local` are overwritten.
 
         This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| -
         |alpha (x - server)| < eta, is always true of a gradient shorter than 1, so that each step
@@ -282,6 +285,7 @@ class Easgd(ElasticAlgorithm):
         if not self._is_synchronous:
             await super().move_server(local)
             return
+        # All copies of the server are equal, so each worker can compute e before the sum.
         np.subtract(local, self.pulled, out=self.elastic)
         self.elastic *= self.alpha
         self._change[:] = self.elastic

@@ -51,7 +51,7 @@ class ServerAlgorithm(Algorithm):
     server: ParameterServer
     """The server; from `start` on."""
     SCRATCH: ClassVar[Sequence[str]] = ("server", "pulled_clocks", "pushes_before", "_change")
-    """Attributes that checkpoints leave out; `state` holds what they need of these."""
+    """Attributes that checkpoints leave out; `state` adds the server and all clocks."""
 
     def __init__(self, settings: ServerSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -73,6 +73,7 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def start(self) -> None:
+        """Make the server with this worker's model, and moments of 0; all workers together."""
         content = np.zeros((1 + self.num_moments, self.pulled.size), self.pulled.dtype)
         self.model.read(content[0])
         await self._share(content)
@@ -87,7 +88,7 @@ class ServerAlgorithm(Algorithm):
         return await self.transport.parameter_server(content, shards=self.num_shards)
 
     async def pull(self) -> None:
-        """Copy the server as it is now."""
+        """Copy the server as it is now into `pulled`; the local model stays as it is."""
         self.pulled_clocks = await self.server.pull(self.pulled)
 
     async def push(self, rule: Rule) -> None:
@@ -151,6 +152,7 @@ class ServerAlgorithm(Algorithm):
             shard.vector += share[shard.elements]
             shard.counts = False
 
+        # The push replaces `pulled`, to which the unsent steps refer.
         unsent = self._unsent_change()
         await self.push(add_share)
         self.model.write(self.pulled + unsent)

@@ -221,7 +221,10 @@ class Sharded(ServerAlgorithm):
             await self._exchange()
 
     def _computes_on(self) -> bool:
-        """Return whether the last push is still under way, and the bound allows another step."""
+        """Return whether the worker takes another step before it exchanges.
+
+        It does while its last push is under way, up to `bound` steps.
+        """
         is_under_way = self._push_is_under_way and self.server.is_under_way
         return is_under_way and (self._bound is None or self._steps_in_sum < self._bound)
 
@@ -265,6 +268,7 @@ class Sharded(ServerAlgorithm):
         indices, values = take_large(self.residual, self._sum, self._bounds, self._drop_rate)
         self.actions["elements_dropped"] += self._sum.size - len(indices)
 
+        # This stands in for a server that sends only the changed elements: it returns their bytes.
         def answer(elements: slice, server: Vector) -> int:
             num_sent = update_view(self.pulled[elements], server, self._drop_rate)
             return num_sent * (server.itemsize + INDEX_BYTES)

@@ -159,8 +159,8 @@ class SlowMo(Wrapper):
             self._current[:] = self._end_of_window
         if not self.base.traits.synchronous:
             # Workers that do not wait have learning rates of their own, of which some may be 0.
-            # All must take the same outer step.
-            # NaN leaves a rate of 0 out of the mean; if all are 0, the mean is NaN, and gamma 0.
+            # All must take the same outer step. NaN leaves a rate of 0 out of the mean; if all are
+            # 0, the mean is NaN, and gamma becomes 0.
             gamma = np.array([self._gamma or np.nan])
             await mean_over_workers(gamma, self.transport)
             self._gamma = float(np.nan_to_num(gamma[0]))

@@ -40,7 +40,7 @@ class Peers(NamedTuple):
     """Connections over which other ranks send requests to this one."""
 
     def all(self) -> list[socket.socket]:
-        """All connections."""
+        """Return all connections, those for requests of others first."""
         return [*self.serving, *self.asking.values()]
 
     def close(self) -> None:
@@ -191,8 +191,10 @@ def _try_connect(
         return peers, f"rank {comm.rank} cannot listen at {address}: {error}"
     with closing(listener):
         server_addresses = comm.allgather(listener.address)
+        # Another rank cannot listen, and reports its problem itself.
         if None in server_addresses:
             return peers, ""
+        # First ask, then accept: the connections of others wait in the queue of the listener.
         try:
             for rank in servers:
                 if rank in process.on_host:
