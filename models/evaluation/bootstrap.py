@@ -170,7 +170,7 @@ class Replicas:
         return np.asarray(weight_of_group.tocsr() @ stratum.random_weights)
 
     def means(self, label: int, values: Floats) -> Floats:
-        """Mean of some (num_events,) values over the events of a class, (1 + num_replicas,).
+        """Average (num_events,) values over the events of a class, (1 + num_replicas,).
 
         A stratum holds the events of the class in one sample. The result is the mean of the means
         of the strata, weighted by their shares in the class.
@@ -186,10 +186,11 @@ class Replicas:
     def shares_passing(
         self, stratum: Stratum, passing: Floats, passing2: Floats, *, few: float = FEW
     ) -> ReplicatedInterval:
-        """Share of a stratum's weight that passes some cuts, with a margin for events not seen.
+        """Compute which share of a stratum passes some cuts, with a margin for events not seen.
 
-        Each replica adds hypothetical events to those that pass and to those that fail. They have
-        the mean weight of the events on their side of the cut.
+        A stratum holds the events of one class in one sample. Each replica adds hypothetical events
+        to those that pass and to those that fail. They have the mean weight of the events on their
+        side of the cut.
 
         - With few events on one side, the upper end has one more event that passes, and the lower
           end one more that fails. If weights are 1 that is the interval of Clopper and Pearson.
@@ -278,7 +279,7 @@ def _without_rounding(passing: Floats, total: Floats) -> Floats:
 
 
 def lower_end(replicas: Floats) -> Floats:
-    """Lower end of the central one-sigma interval of (..., num_replicas) numbers.
+    """Return the lower end of the central one-sigma interval of (..., num_replicas) numbers.
 
     It is NaN without replicas.
     """
@@ -286,7 +287,7 @@ def lower_end(replicas: Floats) -> Floats:
 
 
 def upper_end(replicas: Floats) -> Floats:
-    """Upper end of the central one-sigma interval of (..., num_replicas) numbers.
+    """Return the upper end of the central one-sigma interval of (..., num_replicas) numbers.
 
     It is NaN without replicas.
     """
@@ -294,7 +295,7 @@ def upper_end(replicas: Floats) -> Floats:
 
 
 def _quantile(replicas: Floats, level: float) -> Floats:
-    """Quantile over the replicas, the last axis; NaN without replicas."""
+    """Compute the quantile over the replicas, the last axis; NaN without replicas."""
     if replicas.shape[-1] == 0:
         return np.full(replicas.shape[:-1], np.nan)
     with np.errstate(invalid="ignore"):

@@ -61,11 +61,11 @@ def calibration(
 
 
 def calibration_error(bins: Sequence[Mapping[str, Any]]) -> float:
-    """Expected calibration error: the weighted mean distance of observed and predicted share.
+    """Compute the expected calibration error of a class from the bins of `calibration`.
 
-    `bins` are those of `calibration`. The measure is that of Naeini, Cooper and Hauskrecht (2015).
-    It depends on the choice of bins. Even for a perfect model it is above 0, since observed shares
-    fluctuate; see `expected_calibration_errors`.
+    It is the weighted mean distance of observed and predicted share over the bins (Naeini, Cooper
+    and Hauskrecht 2015). It depends on the choice of bins. Even for a perfect model it is above 0,
+    since observed shares fluctuate; see `expected_calibration_errors`.
     """
     total, distance = 0.0, 0.0
     for bin_ in bins:

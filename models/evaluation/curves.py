@@ -42,11 +42,11 @@ class EfficiencyCurve(NamedTuple):
 
 
 def background_curve(score: ReplicatedScore, fractions: Mapping[int, float]) -> EfficiencyCurve:
-    """Share of a mixture of backgrounds that passes at each signal efficiency of a score.
+    """Compute which share of some backgrounds passes at each signal efficiency of a score.
 
     Each point is a working point: each replica, a copy of the events with random weights, has its
-    own threshold for the same signal efficiency. `fractions` are those of the backgrounds, by
-    label.
+    own threshold for the same signal efficiency. `fractions` are those of the backgrounds in their
+    mixture, by label.
     """
     share = score.mixture_share(fractions)
     intervals = [share.interval(point) for point in range(len(score.shares))]
@@ -103,7 +103,7 @@ def kolmogorov_smirnov(
 
 
 def weighted_histogram(values: Floats, edges: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Sums of weights in bins, and their statistical errors."""
+    """Compute sums of weights in bins, and their statistical errors."""
     sums, _ = np.histogram(values, edges, weights=weights)
     squares, _ = np.histogram(values, edges, weights=np.square(weights))
     return sums, np.sqrt(squares)
@@ -112,7 +112,7 @@ def weighted_histogram(values: Floats, edges: Floats, weights: Floats) -> tuple[
 def cumulative_distance(
     first: Floats, first_weights: Floats, second: Floats, second_weights: Floats
 ) -> float:
-    """Largest difference of the weighted distribution functions of two samples.
+    """Compute the largest difference of the weighted distribution functions of two samples.
 
     The arguments are those of `kolmogorov_smirnov`.
     """
@@ -124,7 +124,7 @@ def cumulative_distance(
 
 
 def _distribution_at(values: Floats, weights: Floats, points: Floats) -> Floats:
-    """Share of a sample's weight with values at or below each point, (num_points,)."""
+    """Compute the share of a sample's weight with values at or below each point, (num_points,)."""
     order = np.argsort(values)
     # Entry k is the weight of the k lowest values.
     cumulative = np.concatenate([[0.0], np.cumsum(weights[order])])
@@ -159,7 +159,7 @@ def kinematic_edges(
 def efficiency_against(
     variable: Floats, passing: NDArray[np.bool_], weights: Floats, edges: Sequence[float] | Floats
 ) -> list[Efficiency | None]:
-    """Share of events that pass, in bins of a variable, with intervals.
+    """Compute the share of events that pass, in bins of a variable, with intervals.
 
     The share is None for bins whose weights add up to 0 or less. A bin contains its lower edge. The
     first bin also holds all events below it, the last all events above it.

@@ -252,8 +252,9 @@ def chi_square(
 ) -> dict[str, float]:
     """Compute the chi-square of counts against a weighted simulation, with the errors of both.
 
-    Neighbouring bins are joined until 5 events are expected in each, from effectively 10 simulated
-    ones or more, so that both have nearly normal errors.
+    The chi-square is the sum over bins of (count - expected)^2 / (expected + variance of the
+    simulation). Neighbouring bins are joined until 5 events are expected in each, from effectively
+    10 simulated ones or more, so that both have nearly normal errors.
 
     Args:
         data: (num_bins,) counts.
@@ -278,10 +279,10 @@ def chi_square(
 
 
 def _bin_groups(expected: Floats, variances: Floats) -> NDArray[np.int64]:
-    """Assign each bin to a group of neighbours, (num_bins,) indices of groups.
+    """Assign each bin to a group of neighbours; returns the index of the group, (num_bins,).
 
-    From the left, a group takes bins until it has enough expected and enough simulated events. Bins
-    left over at the right belong to the last full group.
+    From the left, a group takes bins until 5 events are expected in it, from effectively 10
+    simulated ones. Bins left over at the right belong to the last full group.
     """
     groups = np.zeros(len(expected), np.int64)
     group, total, variance = 0, 0.0, 0.0

@@ -169,17 +169,23 @@ class ReplicatedScore:
         return weights
 
     def measured_share(self, fractions: Mapping[int, float]) -> Floats:
-        """Measured share of a mixture at or above each threshold, (num_thresholds,)."""
+        """Compute the measured share of a mixture at or above each threshold, (num_thresholds,)."""
         sums, _ = self._sums_at_thresholds(fractions)
         return np.cumsum(sums)
 
     def effective_passing(self, fractions: Mapping[int, float]) -> Floats:
-        """Effective number of a mixture's events at or above each threshold, (num_thresholds,)."""
+        """Count the events of a mixture at or above each threshold, (num_thresholds,).
+
+        The effective number sum^2 / sum of squares counts weighted events like equal ones.
+        """
         sums, squares = self._sums_at_thresholds(fractions)
         return effective_numbers(np.cumsum(sums), np.cumsum(squares))
 
     def effective_failing(self, fractions: Mapping[int, float]) -> Floats:
-        """Effective number of a mixture's events below each threshold, (num_thresholds,)."""
+        """Count the events of a mixture below each threshold, (num_thresholds,).
+
+        The effective number sum^2 / sum of squares counts weighted events like equal ones.
+        """
         sums, squares = self._sums_at_thresholds(fractions)
         # From the lowest threshold up: weights that pass, however heavy, leave no rounding error.
         return effective_numbers(_sums_of_following(sums), _sums_of_following(squares))
@@ -196,11 +202,11 @@ class ReplicatedScore:
         return sums.astype(np.float64), squares.astype(np.float64)
 
     def class_shares_above(self, label: int) -> Floats:
-        """Share of a class at or above each threshold, (num_thresholds, 1 + num_replicas).
+        """Compute the share of a class at or above each threshold, in all replicas.
 
         A stratum holds the events of the class in one sample. The result is the mean over the
-        strata, weighted by their shares in the class. The first column is the measurement, the
-        others are copies of the events with random weights.
+        strata, weighted by their shares in the class, (num_thresholds, 1 + num_replicas). The first
+        column is the measurement, the others are copies of the events with random weights.
         """
         shares = np.zeros((len(self.thresholds), len(self.replicas.strata[0].totals)))
         for stratum in self.replicas.strata_of_class(label):
@@ -210,7 +216,10 @@ class ReplicatedScore:
         return np.cumsum(shares, axis=0)
 
     def mixture_shares_above(self, fractions: Mapping[int, float]) -> Floats:
-        """Share of a mixture at or above each threshold, (num_thresholds, 1 + num_replicas)."""
+        """Compute the share of a mixture at or above each threshold, in all replicas.
+
+        The result is (num_thresholds, 1 + num_replicas), with the measurement in the first column.
+        """
         shares = [
             fraction * self.class_shares_above(label) for label, fraction in fractions.items()
         ]
@@ -239,11 +248,11 @@ class ReplicatedScore:
         return np.maximum(np.stack(last, axis=1), 0)
 
     def area(self, fractions: Mapping[int, float]) -> Floats:
-        """Area under the ROC curve against a mixture of backgrounds, (1 + num_replicas,).
+        """Compute the area under the ROC curve against backgrounds, (1 + num_replicas,).
 
         It is the probability that a signal event has a higher score than a background event. Pairs
-        of equal scores count half. The first entry is the measurement; the others are those of
-        copies of the events with random weights.
+        of equal scores count half. `fractions` mix the backgrounds, by label. The first entry is
+        the measurement; the others are those of copies of the events with random weights.
         """
         signal_above = self.mixture_shares_above(self.signal)
         # Trapezoids: the mean share of the signal between a threshold and the next higher one.
@@ -264,7 +273,7 @@ class ReplicatedScore:
     def sample_shares_at(
         self, cuts: NDArray[np.int64]
     ) -> dict[tuple[int, str], ReplicatedInterval]:
-        """Share of each class in each sample that passes some cuts, with its interval.
+        """Compute the share of each class in each sample that passes some cuts, with its interval.
 
         `cuts` are indices of thresholds, (num_points, 1 + num_replicas): one column for the
         measurement, and one for each replica, a copy of the events with random weights. The keys
@@ -287,18 +296,18 @@ class ReplicatedScore:
         return shares
 
     def sample_share(self, label: int, sample: str) -> ReplicatedInterval | None:
-        """Share of a class in one sample that passes the cuts; None without test events."""
+        """Return the share of a class in one sample that passes the cuts; None without events."""
         return self._sample_shares.get((label, sample))
 
     def class_share(self, label: int) -> ReplicatedInterval:
-        """Share of a class that passes the cuts: the weighted mean over its samples."""
+        """Compute the share of a class that passes the cuts: the weighted mean over its samples."""
         return sum_intervals(
             self._sample_shares[label, stratum.sample].scaled(stratum.fraction)
             for stratum in self.replicas.strata_of_class(label)
         )
 
     def mixture_share(self, fractions: Mapping[int, float]) -> ReplicatedInterval:
-        """Share of a mixture that passes the cuts."""
+        """Compute the share of a mixture that passes the cuts."""
         return sum_intervals(
             self.class_share(label).scaled(fraction) for label, fraction in fractions.items()
         )

@@ -136,13 +136,16 @@ class EvaluationTask(NamedTuple):
         return ScoredEvents.from_predictions(predictions, self.sample_rates)
 
     def score(self, probabilities: Floats) -> Floats:
-        """(num_events,) score of the signal against the mixture."""
+        """Compute the (num_events,) score of the signal against the mixture."""
         return discriminant(
             probabilities, signal=self.signal.fractions, fractions=self.mixture.fractions
         )
 
     def expected_events(self, events: ScoredEvents) -> Mapping[int, float]:
-        """Expected number of events of each class, by label; by default that of the test split."""
+        """Return the expected number of events of each class, by label.
+
+        Without expected numbers it is the sum of the weights in the test split.
+        """
         if self.expected is not None:
             return self.expected
         num_events = np.bincount(events.labels, events.weights, len(self.classes))

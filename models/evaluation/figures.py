@@ -139,7 +139,10 @@ def _write_p_value(axes: Axes, name: str, line: int, p_value: float | None) -> N
 def _shares_in_bins(
     events: ScoredEvents, output: int, label: int, edges: Floats
 ) -> tuple[Floats, Floats]:
-    """Share of a class's weight in each bin of an output, and its error; NaN without weight."""
+    """Histogram an output for the events of a class, as shares of the class's weight.
+
+    It returns the shares and their statistical errors, (num_bins,) each; NaN without weight.
+    """
     in_class = events.labels == label
     weights = events.weights[in_class]
     heights, errors = weighted_histogram(events.probabilities[in_class, output], edges, weights)

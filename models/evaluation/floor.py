@@ -68,7 +68,8 @@ def _no_gain(events: ScoredEvents) -> str:
 def _no_working_point(events: ScoredEvents, replicas: Replicas, task: EvaluationTask) -> str:
     """Explain why no working point can be measured; empty if one can.
 
-    Too few signal events fail each threshold: where they are rare, a threshold is mostly chance.
+    A point is measurable if effectively 10 signal events fail its threshold; with fewer the
+    threshold is mostly chance.
     """
     points = points_at_signal(events, replicas, task)
     if any(point["measurable"] for point in points):

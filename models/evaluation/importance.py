@@ -75,12 +75,13 @@ def importance(
     seed: int,
     on_events: Callable[[int], None] | None = None,
 ) -> dict[str, Estimate]:
-    """Loss of area under the ROC curve of the signal, by the part of the inputs that is permuted.
+    """Measure how much area under the ROC curve is lost if a part of the inputs is permuted.
 
-    The background are the other classes in equal parts. The loss is the mean over some shuffles:
-    Breiman (2001) for forests, Fisher, Rudin and Dominici (2019) for any model. Parts with the same
-    information seem unimportant. The error combines that of the events, from the replicas, and that
-    of the mean over the shuffles.
+    A permutation gives each event this part of the inputs of another random event. The background
+    are the other classes in equal parts. The loss is the mean over some shuffles: Breiman (2001)
+    for forests, Fisher, Rudin and Dominici (2019) for any model. Parts with the same information
+    seem unimportant. The error combines that of the events, from the replicas, and that of the mean
+    over the shuffles.
 
     This is our own code, since scikit-learn's function of this name needs an estimator with a
     `fit`, and permutes single features only.
@@ -92,6 +93,9 @@ def importance(
         signal: The classes of the signal, which count in equal parts.
         seed: Seed of shuffles and replicas.
         on_events: Called with the number of events of each prediction.
+
+    Returns:
+        The loss with its error, by name of the permuted part.
     """
     # Replicas are copies of the events with random weights. All areas share them, so the errors of
     # their differences are paired.
@@ -103,9 +107,9 @@ def importance(
     rng = np.random.default_rng(seed)
 
     def area(permutation: Permutation, donors: NDArray[np.int64]) -> Floats:
-        """Area in each replica, if the permuted part of each event comes from its donor.
+        """Compute the area in each replica, with the permuted part taken from donors.
 
-        `donors` are rows of events, (num_events,).
+        `donors` are rows of events, (num_events,): one donor for each event.
         """
         scores = []
         for first in range(0, num_events, _BATCH_SIZE):

@@ -29,6 +29,9 @@ def improvement(before: ScoredEvents, after: ScoredEvents) -> Estimate:
 
 
 def _log_likelihood(events: ScoredEvents) -> Floats:
-    """Logarithm of the probability that a model gives to the true class of each event."""
+    """Compute the logarithm of the probability of the true class of each event.
+
+    Probabilities below 1e-6 count as 1e-6.
+    """
     rows = np.arange(len(events.labels))
     return np.log(np.maximum(events.probabilities[rows, events.labels], _LOWEST_PROBABILITY))

@@ -93,8 +93,9 @@ class WeightSums(NamedTuple):
 
 
 def typical_weight(weights: Floats) -> float:
-    """Weight of an event that was not seen: the mean absolute weight, weighted with itself.
+    """Estimate the weight of an event where none was seen.
 
+    It is the mean absolute weight, weighted with itself: sum of squares / sum of absolute weights.
     Weights that cancel each other make the events neither fewer nor heavier.
 
     Examples:
@@ -106,7 +107,7 @@ def typical_weight(weights: Floats) -> float:
 
 
 def effective_numbers(sums: Floats, squares: Floats) -> Floats:
-    """Effective numbers of events with these sums of weights and of their squares.
+    """Compute the effective numbers of events with these sums of weights and of their squares.
 
     They are 0 where a sum is 0 or less.
     """
@@ -141,7 +142,7 @@ def efficiency_of_sums(
     num_failing, weight_failing = failing.effective_events(typical)
 
     def quantile_of_share(level: float, extra_passing: float, extra_failing: float) -> float:
-        """Quantile of the share, with some more events on either side than were seen."""
+        """Compute a quantile of the share, with some more events on either side than were seen."""
         passes, fails = num_passing + extra_passing, num_failing + extra_failing
         if fails == 0:
             return 1.0
@@ -172,9 +173,10 @@ def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
 
 
 def thresholds(scores: Floats, weights: Floats, shares: Floats) -> Floats:
-    """The highest threshold for each share: at least this share of the weight lies at or above it.
+    """Find the highest threshold for each share such that at least this share of the weight passes.
 
-    With negative weights, several thresholds may give the same share; the highest one counts.
+    Events at or above the threshold pass. With negative weights, several thresholds may give the
+    same share; the highest one counts.
 
     Args:
         scores: (num_events,).
@@ -193,7 +195,7 @@ def thresholds(scores: Floats, weights: Floats, shares: Floats) -> Floats:
 
 
 def first_reaching(highest_share: Floats, shares: Floats) -> NDArray[np.int64]:
-    """Index of the highest threshold that reaches each of some shares, (num_points,).
+    """Find the index of the highest threshold that reaches each of some shares, (num_points,).
 
     `highest_share` (num_thresholds,) never falls: it is the highest share at each threshold or any
     above it, from the highest threshold down.

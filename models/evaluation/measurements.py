@@ -295,7 +295,7 @@ def _why_unmeasured(events: ScoredEvents, task: EvaluationTask, label: int) -> s
 
 
 def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
-    """Share of the events whose most probable class is the true one, mean over the classes.
+    """Compute the share of events whose most probable class is the true one, mean over classes.
 
     A stratum holds the events of one class in one sample. Classes count alike, and samples in
     proportion to their share of the class. The error is half the length of the central interval
@@ -319,7 +319,7 @@ def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
 
 
 def _area_one_vs_rest(probabilities: Floats, replicas: Replicas, label: int) -> Estimate:
-    """Area under the ROC curve of a class against all others in equal parts.
+    """Compute the area under the ROC curve of a class against all others in equal parts.
 
     The probability of the class is the score; all classes that have test events count.
     """
@@ -333,11 +333,12 @@ def _area_one_vs_rest(probabilities: Floats, replicas: Replicas, label: int) -> 
 def _significances(
     events: ScoredEvents, score: ReplicatedScore, task: EvaluationTask
 ) -> dict[str, Any]:
-    """Significances at each cut behind which enough background events remain, by column.
+    """Collect the significances at each cut behind which enough background events remain.
 
-    Too few background events, or an interval that is not finite, leave a cut out. `best` is the
-    index of the cut with the highest significance, None without any cut. `best_is_at_end` says that
-    the tightest of these cuts is as good within the error, so that a better one may lie beyond.
+    The result has one list for each quantity, with an entry for each cut that remains. Too few
+    background events, or an interval that is not finite, leave a cut out. `best` is the index of
+    the cut with the highest significance, None without any cut. `best_is_at_end` says that the
+    tightest of these cuts is as good within the error, so that a better one may lie beyond.
     """
     numbers = significance(score, task.expected_events(events), task.uncertainty)
     is_finite = np.isfinite([numbers["asimov"], numbers["low"], numbers["high"]]).all(axis=0)
@@ -437,7 +438,7 @@ def _uncompared_classes(
 def _kinematics(
     events: ScoredEvents, task: EvaluationTask, points: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Efficiency of each class in bins of kinematic variables, at one working point.
+    """Measure the efficiency of each class in bins of kinematic variables, at one working point.
 
     The point is the first measurable one of the task; without any the result is empty. A bin
     without weight is null.

@@ -32,7 +32,7 @@ class Rates(NamedTuple):
         return {name: rate.value for name, rate in self.of_samples.items()}
 
     def of_class(self, label: int) -> float:
-        """Rate of a class: the sum over its samples."""
+        """Return the rate of a class: the sum over its samples."""
         return sum(
             rate.value for name, rate in self.of_samples.items() if self.labels[name] == label
         )
@@ -131,7 +131,7 @@ def _rate_json(rate: ReplicatedInterval, point: int) -> dict[str, Any]:
 
 
 def _purity(signal: Floats, background: Floats) -> Floats:
-    """Share of the signal; 0 where the total is 0 or less."""
+    """Compute the share of the signal; 0 where the total is 0 or less."""
     total = signal + background
     return np.divide(signal, total, out=np.zeros_like(total), where=total > 0)
 

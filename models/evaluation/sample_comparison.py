@@ -50,7 +50,7 @@ class WeightedEvents(NamedTuple):
 
 
 def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> Estimate:
-    """Area under the ROC curve of boosted trees that tell two samples apart.
+    """Compute the area under the ROC curve of boosted trees that tell two samples apart.
 
     It is 0.5 if they cannot. Cross-validation scores each event by trees that did not train on it.
     Each sample has the same total weight in the training. The error is the standard deviation over

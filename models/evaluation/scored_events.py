@@ -100,7 +100,7 @@ def mixing_factors(
 
 
 def _class_masks(labels: Labels) -> Iterator[NDArray[np.bool_]]:
-    """The (num_events,) mask of each class that has events."""
+    """Yield the (num_events,) mask of each class that has events."""
     for label in np.unique(labels):
         yield labels == label
 
@@ -174,5 +174,5 @@ class ScoredEvents(NamedTuple):
         )
 
     def select(self, rows: NDArray[np.int64]) -> ScoredEvents:
-        """The events in some rows."""
+        """Return the events in some rows."""
         return ScoredEvents._make(column[rows] for column in self)

@@ -15,7 +15,7 @@ from models.evaluation.intervals import Floats, effective_numbers, typical_weigh
 def significance(
     score: ReplicatedScore, expected: Mapping[int, float], uncertainty: float
 ) -> dict[str, Floats]:
-    """Events and significances behind the cuts of a score, (num_points,) each.
+    """Compute events and significances behind the cuts of a score, (num_points,) each.
 
     The significance says by how many standard deviations the expected signal exceeds a background
     fluctuation. It is NaN where no background is left.
@@ -113,7 +113,7 @@ def _effective_background(
 
 
 def asimov_significance(signal: Floats, background: Floats, uncertainty: float) -> Floats:
-    """Median significance of a discovery by counting, with an uncertain background.
+    """Compute the median significance of a discovery by counting, with an uncertain background.
 
     `signal` s and `background` b are expected numbers of events. With the variance v = (uncertainty
     x b)^2 the significance is

@@ -31,7 +31,7 @@ class EventVariation(NamedTuple):
     threshold."""
 
     def select(self, rows: NDArray[np.int64]) -> EventVariation:
-        """The events in some rows."""
+        """Return the events in some rows."""
         return EventVariation._make(column[rows] for column in self)
 
 
@@ -141,7 +141,7 @@ def _efficiency_shifts(
     task: EvaluationTask,
     threshold: float,
 ) -> dict[str, dict[str, float] | None]:
-    """Shift of the share of each class that a threshold keeps.
+    """Measure the shift of the share of each class that a threshold keeps.
 
     It is null for classes that do not count, or have no weight.
     """
@@ -159,7 +159,7 @@ def _efficiency_shifts(
 def _accuracy_shift(
     labels: Labels, nominal: EventVariation, varied: EventVariation, task: EvaluationTask
 ) -> dict[str, float]:
-    """Shift of the mean accuracy of the classes, which count alike."""
+    """Measure the shift of the mean accuracy of the classes, which count alike."""
     nominal_is_right = nominal.probabilities.argmax(axis=1) == labels
     varied_is_right = varied.probabilities.argmax(axis=1) == labels
     shifts = []
@@ -182,7 +182,7 @@ def _share_shift(
     varied_passes: NDArray[np.bool_],
     in_class: NDArray[np.bool_],
 ) -> dict[str, float]:
-    """Shift of the weighted share of a class that passes and is selected.
+    """Measure the shift of the weighted share of a class that passes and is selected.
 
     Both variations hold the same events in the same order. Events that are not selected still count
     in the total, so losing them lowers the share.
@@ -210,7 +210,7 @@ def _null_if_undefined(shift: dict[str, float]) -> dict[str, float] | None:
 
 
 def _share(weights: Floats, passing: NDArray[np.bool_]) -> Statistic:
-    """Weighted share that passes; NaN if the weights add up to 0 or less."""
+    """Compute the weighted share that passes; NaN if the weights add up to 0 or less."""
     total = weights.sum() if WeightSums.of(weights).is_positive else np.nan
     share = float(weights @ passing / total)
     # An event's influence is its weight times the derivative of the share by this weight.

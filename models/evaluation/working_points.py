@@ -78,7 +78,7 @@ def working_points(
 
 
 def highest_measurable_efficiency(score: ReplicatedScore) -> float:
-    """Highest signal efficiency at which enough events of the signal fail; 0 if there is none.
+    """Find the highest signal efficiency at which enough signal events fail; 0 if there is none.
 
     Enough are effectively 10 events. With negative weights a share may lie outside 0 to 1; it is
     clipped.
@@ -90,7 +90,7 @@ def highest_measurable_efficiency(score: ReplicatedScore) -> float:
 
 
 def _signal_share(score: ReplicatedScore, point: int) -> dict[str, Any]:
-    """Share of the signal that passes the cut of a point, with its interval, for JSON.
+    """Compute the share of the signal that passes the cut of a point, with its interval, for JSON.
 
     If the cuts are set by a background, the interval is that of the replicas. Else the replicas
     have the same share by construction, so the interval is that of a weighted count of events.

@@ -101,7 +101,9 @@ class ProbabilityNetwork(nn.Module):
         self.network = network
 
     def forward(self, *columns: Tensor) -> Tensor:
-        """Probabilities of the classes, (B, num_classes), of the network's raw columns.
+        """Compute the probabilities of the classes, (B, num_classes), of the network's raw columns.
+
+        They are the softmax of the logits, and NaN for events with a number that is not finite.
 
         Raises:
             RuntimeError: The columns have different numbers of events, or an event has more

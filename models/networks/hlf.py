@@ -28,7 +28,7 @@ class HlfClassifier(Classifier):
         self.layers = nn.Sequential(*dense(*widths), nn.Linear(widths[-1], num_classes))
 
     def forward(self, hlf: Tensor) -> Tensor:
-        """Logits of raw high-level features."""
+        """Compute logits of raw high-level features."""
         logits: Tensor = self.layers(self.scaling(hlf))
         return logits
 

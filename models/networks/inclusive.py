@@ -40,7 +40,7 @@ class InclusiveClassifier(Classifier):
         )
 
     def forward(self, hlf: Tensor, particles: Tensor, num_particles: Tensor) -> Tensor:
-        """Logits of raw high-level features and raw particles."""
+        """Compute logits of raw high-level features and raw particles."""
         joined = torch.cat(
             [self.encoder(particles, num_particles), self.scaling(self.frame(hlf))], dim=1
         )

@@ -47,7 +47,7 @@ class NetworkSettings(BaseModel):
 
     @classmethod
     def summary(cls) -> str:
-        """The network in a sentence: the first line of the docstring of its settings."""
+        """Describe the network in a sentence: the first line of the docstring of its settings."""
         return (cls.__doc__ or "").strip().partition("\n")[0]
 
     @property
@@ -61,7 +61,7 @@ class NetworkSettings(BaseModel):
         return f"models.networks.{self.name}" if self.classifier else type(self).__module__
 
     def build(self, scalers: Mapping[str, Any], num_classes: int) -> Any:
-        """The network with fresh weights; this imports torch.
+        """Build the network with fresh weights; this imports torch.
 
         Args:
             scalers: Scalers of its inputs, for its first layers.

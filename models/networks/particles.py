@@ -30,7 +30,7 @@ class ParticlesClassifier(Classifier):
         self.output = nn.Linear(settings.gru_width, num_classes)
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
-        """Logits of raw particles."""
+        """Compute logits of raw particles."""
         logits: Tensor = self.output(self.encoder(particles, num_particles))
         return logits
 
