@@ -74,15 +74,18 @@ def plot_curves(
     for panel, (background, models) in enumerate(curves.items()):
         # The axes of the figure are in order of rows: first the main panels, then those of ratios.
         main, below = figure.axes[panel], figure.axes[num_panels + panel]
+        # The first model is the reference of the ratios.
         reference = next(iter(models.values()))
         for index, (model, curve) in enumerate(models.items()):
             drawn += _draw_curve(main, curve, model, index, points, lowest, power=power)
             if curve is not reference:
                 _draw_ratio(below, curve, reference, index, lowest, power=power)
+        # The grey region has too few signal events for a measurement.
         for axes in (main, below):
             axes.axvspan(max(end, lowest), _HIGHEST_SIGNAL, color=GREY, alpha=0.12, linewidth=0)
         _format_ratio_panel(below, f"Efficiency of {literal_text(signal)}", lowest)
         description = f"against {descriptions.get(background, background)}"
+        # Long descriptions are wrapped to the width of a panel.
         text = textwrap.fill(description, _LETTERS // num_panels)
         main.text(
             0.04, 0.96, literal_text(text), transform=main.transAxes, va="top", fontsize="x-small"
@@ -105,6 +108,7 @@ def _lowest_signal(curves: Curves, points: Sequence[float]) -> float:
     for models in curves.values():
         for curve in models.values():
             background = curve.background_efficiency
+            # Curves rise, so the last such point has the highest of these signal efficiencies.
             is_low = (background > 0) & (background <= _LOWEST_BACKGROUND)
             if is_low.any():
                 lowest = min(lowest, curve.signal_efficiency[is_low][-1])

@@ -156,8 +156,8 @@ def _num_predictions(
 ) -> int:
     """Count the predictions of all models, as the total of the progress display.
 
-    Each model predicts the test events once for each of its trainings, some training events once,
-    and a sample of test events several times for the importance of its inputs.
+    Each model predicts the test events once for each of its trainings, and some training events
+    once. For the importance of its inputs it predicts a sample of test events several times.
     """
     label_columns = [read_parquet(file, ["label"])["label"].to_numpy() for file in test_files]
     labels = np.concatenate(label_columns)
@@ -207,6 +207,7 @@ def _predict_train(
 
 
 def _write_json(path: Path, document: Mapping[str, Any], indent: int | None = None) -> None:
+    """Write a JSON file; a number that is not finite is an error."""
     path.write_text(json.dumps(document, indent=indent, allow_nan=False), encoding="utf-8")
 
 
@@ -262,6 +263,7 @@ def _curves(models: Sequence[EvaluatedModel]) -> dict[str, Any]:
 
 
 def _curve_json(curve: EfficiencyCurve) -> dict[str, list[float]]:
+    """Return the numbers of a curve as lists, rounded to 6 decimal places."""
     return {name: np.round(getattr(curve, name), 6).tolist() for name in _CURVE_FIELDS}
 
 

@@ -20,10 +20,10 @@ from models.evaluation.scored_events import ScoredEvents
 def shortfall(events: ScoredEvents, task: EvaluationTask, at_least: float | None) -> str:
     """Explain why a model on test events does not reach the floor; empty if it does.
 
-    The floor `at_least` is an accuracy in which the classes count alike. Without it the model must
-    be better than the best constant answer by more than its error, in accuracy and in mean
-    cross-entropy, and have a working point whose threshold enough events decide about. The best
-    constant answer is the same for every event.
+    The floor `at_least` is an accuracy in which the classes count alike. Without it there are three
+    criteria. Accuracy and mean cross-entropy must be better than those of the best constant answer,
+    the same for every event, by more than their errors. At least one working point must have a
+    threshold that enough events decide about.
     """
     events, task, _ = measurable_events(events, task)
     replicas = replicas_of(events, task)
@@ -85,4 +85,5 @@ def _no_working_point(events: ScoredEvents, replicas: Replicas, task: Evaluation
 
 
 def _text(number: Estimate) -> str:
+    """Format a number with its error, for terminals without the sign ±."""
     return with_error(number.value, number.error, " +- ")

@@ -165,6 +165,7 @@ def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
 
 
 def _select(columns: Columns, rows: NDArray[np.int64]) -> Columns:
+    """Return the inputs of the events in some rows."""
     return {name: values[rows] for name, values in columns.items()}
 
 
@@ -181,14 +182,15 @@ def _permute_features(events: Columns, donors: Columns, *, features: Sequence[in
 
 
 def _permute_particles(events: Columns, donors: Columns, *, flag_columns: Sequence[int]) -> Columns:
-    """Replace the particles of one type by those of the donors.
+    """Replace the particles of one type by those of the donors, one donor for each event.
 
-    Each particle has a position from 0, the begin of its list, to 1. Particles of the type leave
-    the list of the event, and those of the donor enter it at their own positions. So the order of a
-    list keeps its meaning, and the lepton stays first. Unwanted particles and padding get the
-    position infinity, which sorts them behind all others.
+    Each particle has a relative position, from 0 at the beginning of its list to 1. Particles of
+    the type leave the list of the event, and those of the donor enter it at their own positions. So
+    the order of a list keeps its meaning, and the lepton stays first. Particles that are not kept,
+    and padding, get the position infinity, which sorts them behind all others.
     """
     event_positions = _relative_positions(events)
+    # The event keeps all but its particles of the type, the donor gives only those.
     event_positions[_has_flag(events, flag_columns)] = np.inf
     donor_positions = _relative_positions(donors)
     donor_positions[~_has_flag(donors, flag_columns)] = np.inf
@@ -200,7 +202,7 @@ def _permute_particles(events: Columns, donors: Columns, *, flag_columns: Sequen
     # A stable order keeps the event's particle first if positions are equal.
     order = np.argsort(positions, axis=1, kind="stable")[:, : counts.max(initial=0)]
     particles = np.take_along_axis(particles, order[..., None], axis=1)
-    # Rows behind the last particle still hold unwanted particles.
+    # Rows behind the last particle still hold particles that are not kept.
     is_padding = np.arange(particles.shape[1]) >= counts[:, None]
     particles[is_padding] = 0.0
     num_particles = counts.astype(events["num_particles"].dtype)

@@ -150,6 +150,7 @@ def _estimate(by_network: Floats, by_replica: Floats) -> Estimate:
 
 
 def _select(events: WeightedEvents, rows: NDArray[np.int64]) -> WeightedEvents:
+    """Return the events in some rows."""
     return WeightedEvents(events.features[rows], events.weights[rows])
 
 

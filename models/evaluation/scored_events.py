@@ -47,8 +47,9 @@ def within_classes(labels: Labels, weights: Floats) -> Floats:
 def joined_samples(labels: Labels, samples: NDArray[np.str_], weights: Floats) -> NDArray[np.str_]:
     """Rename the samples whose weights add up to 0 or less to the largest sample of their class.
 
-    Within each class, the sample of the smallest sum of weights joins the one of the largest sum,
-    until all sums are above 0 or one sample is left. The result is a new (num_events,) array.
+    Within each class, the sample of the smallest sum of weights joins that of the largest sum. This
+    repeats until all sums are above 0 or one sample is left. The result is a new (num_events,)
+    array.
 
     Examples:
         >>> samples, weights = np.array(["a", "a", "b"]), np.array([1.0, 1.0, -1.0])
@@ -64,6 +65,7 @@ def joined_samples(labels: Labels, samples: NDArray[np.str_], weights: Floats) -
             has_empty_sample = sums.min() <= 0
             if len(names) == 1 or not has_empty_sample:
                 break
+            # The events of the smallest sample take the name of the largest one.
             smallest, largest = names[sums.argmin()], names[sums.argsort()[-1]]
             joined[in_class & (joined == smallest)] = largest
     return joined
@@ -95,6 +97,8 @@ def mixing_factors(
         for sample, name in dict(zip(samples[in_class], joined[in_class], strict=True)).items():
             joined_rates[name] += rates[sample]
         sums = np.bincount(index, weights[in_class])
+        # Names are sorted, so rates and sums are in the same order; `index` is the name of each
+        # event.
         factors[in_class] = (np.array(list(joined_rates.values())) / sums)[index]
     return factors
 

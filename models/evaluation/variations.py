@@ -81,9 +81,9 @@ def variations(
 def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Summarise several variations, at least one, in the form of one of them.
 
-    Each number has the most negative shift `down` and the most positive shift `up`, 0 if there is
-    none, and the root mean square `rms` of all shifts. It is null if one of the variations has no
-    such number.
+    Each number has its most negative shift `down` and its most positive shift `up`, 0 if there is
+    none. `rms` is the root mean square of all shifts. A number is null if one of the variations has
+    none.
     """
     points = []
     for index, first_point in enumerate(varied[0]["working_points"]):
@@ -206,6 +206,7 @@ def _shift(nominal: Statistic, varied: Statistic) -> dict[str, float]:
 
 
 def _null_if_undefined(shift: dict[str, float]) -> dict[str, float] | None:
+    """Return None instead of a shift that is NaN, since JSON has no NaN."""
     return None if math.isnan(shift["shift"]) else shift
 
 

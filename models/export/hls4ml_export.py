@@ -58,10 +58,12 @@ def export_firmware(
         bits: Widths.
 
     Returns:
-        For each width its `bits`, the `largest_difference` of a probability, `same_class`, the
-        share of events with the same most probable class, and estimates for a circuit of adders
-        from the scaled features to the logits: `latency_ns` [ns] and `lookup_tables`. A simulation
-        that cannot be compiled is a `FirmwareError`.
+        For each width its `bits`, the `largest_difference` of a probability, and `same_class`, the
+        share of events with the same most probable class. `latency_ns` [ns] and `lookup_tables` are
+        estimates for a circuit of adders from the scaled features to the logits.
+
+    Raises:
+        FirmwareError: A simulation cannot be compiled.
     """
     form = single_precision(model).standard_form()
     if form is None or form.scaling is None:

@@ -45,6 +45,7 @@ def scaled_rows(
     counts = row_numbers.gather(0, num_particles.clamp(min=0))[:, None]
     row_numbers = row_numbers[:-1]
     is_padding = row_numbers >= counts
+    # Whatever padding holds, it is 0 after the scaling.
     rows = scaling(particles).masked_fill(is_padding[..., None], 0.0)
     # The clamp lets the first row of an event without particles count.
     return rows, row_numbers < counts.clamp(min=1)
