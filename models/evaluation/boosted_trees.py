@@ -56,8 +56,8 @@ def fitted_trees(
     """Train boosted trees on high-level features; the same seed and events give the same trees.
 
     Parameters are scikit-learn's defaults, except for a small penalty on leaves. With fewer than
-    1000 events of a class the training has 100 rounds. With more it has up to 1000 rounds, and
-    stops when the loss on a tenth of the events, drawn by the seed, has not improved for 10 rounds.
+    1000 events of a class the training has 100 rounds. With more it has up to 1000 rounds. It stops
+    early if the loss on a tenth of the events, drawn by the seed, has not improved for 10 rounds.
 
     Args:
         hlf: (num_events, NUM_HLF) raw features.

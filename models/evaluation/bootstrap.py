@@ -217,6 +217,7 @@ class Replicas:
         half_passing, one_passing, half_failing, one_failing = stratum.unseen[:, None, 1:]
 
         def share_with(unseen_passing: Floats, unseen_failing: Floats) -> Floats:
+            """Compute the share in each replica, with some more events on either side."""
             more_passing = weight_passing[:, None] * unseen_passing
             more_failing = weight_failing[:, None] * unseen_failing
             return (passing[:, 1:] + more_passing) / (total[1:] + more_passing + more_failing)

@@ -85,5 +85,5 @@ def _no_working_point(events: ScoredEvents, replicas: Replicas, task: Evaluation
 
 
 def _text(number: Estimate) -> str:
-    """Format a number with its error, for terminals without the sign ±."""
+    """Format a number with its error in ASCII, with +- between them."""
     return with_error(number.value, number.error, " +- ")

@@ -97,8 +97,7 @@ def mixing_factors(
         for sample, name in dict(zip(samples[in_class], joined[in_class], strict=True)).items():
             joined_rates[name] += rates[sample]
         sums = np.bincount(index, weights[in_class])
-        # Names are sorted, so rates and sums are in the same order; `index` is the name of each
-        # event.
+        # Rates and sums are both in the order of `names`, and `index` gives the name of each event.
         factors[in_class] = (np.array(list(joined_rates.values())) / sums)[index]
     return factors
 
