@@ -27,10 +27,10 @@ _COSTS: Final[dict[str, Callable[[Score], Cost]]] = {
 
 @styled
 def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
-    """Validation accuracy against the number of parameters and against the inference time.
+    """Plot validation accuracy against the number of parameters and against the inference time.
 
-    Each panel shows all settings and its own Pareto front. Only the front has bars: standard errors
-    of the cost, and of the difference to the best setting.
+    Each panel shows all settings and its own Pareto front, the settings that no cheaper one equals.
+    Only the front has bars: standard errors of the cost, and of the difference to the best setting.
     """
     figure, first_axes = new_figure(labels, panels=len(_COSTS))
     for axes, (label, cost) in zip(figure.axes, _COSTS.items(), strict=True):
@@ -47,6 +47,7 @@ def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
 def _plot_settings_and_front(
     axes: Axes, scores: Sequence[Score], cost: Callable[[Score], Cost]
 ) -> None:
+    """Draw all settings as points, and the front as a numbered line of steps, with a legend."""
     axes.plot(
         [cost(score).value for score in scores],
         [score.accuracy for score in scores],
@@ -70,7 +71,8 @@ def _plot_settings_and_front(
         drawstyle="steps-post",
         label="Pareto front",
     )
-    # Points of the front are close, so they get numbers; the legend has the layers of each.
+    # Points of the front are close, so they get numbers. The legend names the layers of each by an
+    # empty plot.
     for front_number, score in enumerate(front, start=1):
         axes.annotate(
             str(front_number),
@@ -91,7 +93,7 @@ def _plot_settings_and_front(
 def plot_speed_up(
     expected: Mapping[int, float], measured: tuple[int, float] | None, labels: PlotLabels
 ) -> Figure:
-    """Speed-up of the search on several task slots over one slot.
+    """Plot the speed-up of the search on several task slots over one slot.
 
     `expected`: speed-up by slots, from the times of the trainings alone (`speed_ups`).
     `measured`: slots and speed-up of this search; None if an earlier search did parts of it.

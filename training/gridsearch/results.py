@@ -1,4 +1,4 @@
-"""Results of a search: scores of the trials, their ranking and paired differences, the Pareto front."""
+"""Results of a search: scores of trials, their ranking, paired differences, the Pareto front."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ class Cost(NamedTuple):
 
 
 class Lead(NamedTuple):
-    """Mean difference of two scores over the same folds."""
+    """How far one score is ahead of another: the mean difference over the same folds."""
 
     value: float
     error: float
-    """Standard error. Trainings share most of their events, so folds vary less than samples."""
+    """Standard error, corrected for the events that the trainings of the folds share."""
     num_folds: int
 
     @classmethod
     def from_differences(cls, differences: Sequence[float]) -> Lead:
-        """The lead from the difference in each fold.
+        """Compute the lead from the difference in each fold.
 
-        The error is corrected for the events that trainings share (Nadeau and Bengio 2003).
+        Trainings share most of their events, so folds vary less than independent samples do.
+        Therefore the variance of the folds is multiplied not by 1 / num_folds alone, but by that
+        plus the ratio of validation to training events (Nadeau and Bengio 2003).
 
         Examples:
             >>> lead = Lead.from_differences([0.02, 0.04])
@@ -60,7 +62,11 @@ class Lead(NamedTuple):
 
     @property
     def is_beyond_noise(self) -> bool:
-        """Whether the first score is higher by more than noise explains, at 5 %."""
+        """Whether the first score is higher by more than noise explains.
+
+        This is a one-sided t-test at 5 %: the lead must be positive, and at least as many standard
+        errors as the critical value of Student's distribution.
+        """
         critical_value = -stdtrit(self.num_folds - 1, _SIGNIFICANCE)
         return self.value > 0 and self.value >= critical_value * self.error
 
@@ -81,18 +87,18 @@ class Score(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """Mean accuracy over the folds."""
+        """Mean validation accuracy over the folds."""
         return float(np.mean(self.accuracies))
 
     def lead_over(self, rival: Score) -> Lead:
-        """Difference of the accuracies to another score, fold by fold."""
+        """Return how far this score's accuracy is ahead of another's, compared fold by fold."""
         pairs = zip(self.accuracies, rival.accuracies, strict=True)
         return Lead.from_differences(
             [accuracy - rival_accuracy for accuracy, rival_accuracy in pairs]
         )
 
     def to_json(self, best: Score) -> dict[str, Any]:
-        """Content for the result's JSON, with the paired difference to the best score."""
+        """Return the content for the result's JSON, with the distance to the best score."""
         behind = best.lead_over(self)
         return {
             **self._asdict(),
@@ -105,12 +111,13 @@ class Score(NamedTuple):
 
 
 def score_trial(trial: Trial, num_parameters: int, folds: Sequence[Curves]) -> Score | None:
-    """The score of a trial from the curves of its folds, at one epoch for all folds.
+    """Score a trial at the epoch of the lowest validation loss, averaged over the folds.
 
-    The curves may be longer than the trial's epochs.
+    All folds are scored at this epoch. The curves may be longer than the trial's epochs; only its
+    own count.
 
     Returns:
-        The score at the lowest mean loss; None if no epoch has finite losses in all folds.
+        The score; None if no epoch has finite losses in all folds.
     """
     losses = np.mean([curves.val_loss[: trial.epochs] for curves in folds], axis=0)
     is_finite = np.isfinite(losses)
@@ -122,7 +129,7 @@ def score_trial(trial: Trial, num_parameters: int, folds: Sequence[Curves]) -> S
 
 
 def rank_scores(scores: Iterable[Score]) -> list[Score]:
-    """Scores by accuracy, the highest first; then by lower loss, then by smaller network."""
+    """Sort scores by accuracy, the highest first; then by lower loss, then by smaller network."""
     return sorted(
         scores,
         key=lambda score: (-score.accuracy, score.loss, score.num_parameters, score.trial),
@@ -130,7 +137,10 @@ def rank_scores(scores: Iterable[Score]) -> list[Score]:
 
 
 def select_score(scores: Iterable[Score], *, one_standard_error: bool = False) -> Score:
-    """The best score, or the smallest network within one standard error of it."""
+    """Return the best score, or the smallest network within one standard error of it.
+
+    A score is within it if the best one is ahead by no more than the standard error of this lead.
+    """
     ranking = rank_scores(scores)
     best = ranking[0]
     if not one_standard_error:
@@ -144,22 +154,23 @@ def select_score(scores: Iterable[Score], *, one_standard_error: bool = False) -
 
 
 def parameter_cost(score: Score) -> Cost:
-    """Number of parameters of a score, as its cost in memory."""
+    """Return the number of parameters of a score, as its cost in memory."""
     return Cost(score.num_parameters)
 
 
 def latency_cost(score: Score) -> Cost:
-    """Latency of a score, as its cost in time."""
+    """Return the latency of a score, as its cost in time [us]."""
     return score.latency
 
 
 def pareto_front(
     scores: Iterable[Score], cost: Callable[[Score], Cost] = parameter_cost
 ) -> list[Score]:
-    """Scores of higher accuracy than any cheaper one by more than noise, the cheapest first.
+    """Return the scores that are worth their cost, the cheapest first.
 
-    Among scores whose costs differ by less than two standard errors, the first in rank stands for
-    all.
+    From the cheapest on, a score joins the front if it is ahead of the last one in the front by
+    more than noise. Scores that cost at most two standard errors more than the cheapest remaining
+    one are a tie, for which the first in rank stands.
 
     Examples:
         >>> trial = Trial((4,), 16, 0.1, 1)
@@ -169,6 +180,7 @@ def pareto_front(
         [5, 20]
     """
     front: list[Score] = []
+    # Each round takes the cheapest remaining scores that are tied, and leaves the dearer ones.
     remaining = sorted(scores, key=lambda score: cost(score).value)
     while remaining:
         cheapest = cost(remaining[0])
@@ -186,11 +198,11 @@ def pareto_front(
 
 
 def makespan(seconds: Iterable[float], num_slots: int) -> float:
-    """Time from the first start to the last end, with the longest training first (Graham 1969).
+    """Return the time from the first start to the last end of trainings on some slots [s].
 
-    Each free slot takes the longest remaining training.
+    Each free slot takes the longest remaining training (Graham 1969).
 
-    `seconds`: time of each training [s].
+    `seconds`: time of each training [s]. `num_slots`: trainings that run at the same time.
 
     Examples:
         >>> makespan([3.0, 2.0, 2.0, 1.0], 2)
@@ -198,6 +210,7 @@ def makespan(seconds: Iterable[float], num_slots: int) -> float:
         >>> makespan([3.0, 2.0, 2.0, 1.0], 9)
         3.0
     """
+    # A heap of the times at which the slots become free; the first item is the earliest.
     busy_until = [0.0] * num_slots
     for training_seconds in sorted(seconds, reverse=True):
         heapq.heapreplace(busy_until, busy_until[0] + training_seconds)
@@ -205,7 +218,9 @@ def makespan(seconds: Iterable[float], num_slots: int) -> float:
 
 
 def speed_ups(seconds: Sequence[float], max_slots: int) -> dict[int, float]:
-    """Speed-up of the trainings on 1, 2, 4 ... slots over one slot, without the start of the tasks.
+    """Return the speed-up of the trainings on 1, 2, 4 ... slots over one slot, by slots.
+
+    It is the ideal one of `makespan`, without the start of tasks. `seconds`: time of each training.
 
     Examples:
         >>> speed_ups([1.0, 1.0, 1.0], 4)
@@ -219,7 +234,7 @@ def speed_ups(seconds: Sequence[float], max_slots: int) -> dict[int, float]:
     return speed_up_by_slots
 
 
-#: Rounds over all networks, and calls of each network in a round.
+#: Rounds over all networks, calls of each network in a round, and different events for the calls.
 _ROUNDS: Final = 5
 _CALLS: Final = 200
 _EVENTS: Final = 64
@@ -231,13 +246,14 @@ def measure_latencies(
     *,
     generator: np.random.Generator,
 ) -> dict[tuple[int, ...], Cost]:
-    """Time [us] of one event through each network in onnxruntime, on one core.
+    """Measure the time [us] of one event through each network in onnxruntime, on one core.
 
-    The time is the median of a few rounds, with its standard error. The networks are untrained,
-    since the latency does not depend on the weights. They take turns, so that other work on the
-    machine delays all of them and shows in the error.
+    Each of five rounds gives the median of 200 calls. The result is the median of the rounds, with
+    the standard error of their mean. The networks are untrained, since the latency does not depend
+    on the weights. They take turns, so that other work on the machine delays all of them and shows
+    in the error.
 
-    `architectures`: widths of the hidden layers of each network.
+    `architectures`: widths of the hidden layers of each network. `generator`: draws the events.
     """
     hlf = generator.normal(size=(_EVENTS, len(hlf_names()))).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
@@ -258,7 +274,7 @@ def measure_latencies(
 def _export_untrained(
     hidden: tuple[int, ...], dataset: FeatureDataset, folder: Path
 ) -> OnnxClassifier:
-    """A network with initial weights, exported to ONNX and loaded."""
+    """Export a network with initial weights to ONNX, and load it; overwrites the file before."""
     spec = model_spec(HlfSettings(hidden=list(hidden)), dataset)
     path = folder / "candidate.onnx"
     export_onnx(build(spec), spec, path)

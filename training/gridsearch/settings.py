@@ -124,7 +124,7 @@ class Trial(NamedTuple):
     def applied_to(
         self, model: NetworkSettings, train: TrainSettings
     ) -> tuple[NetworkSettings, TrainSettings]:
-        """Settings of network and training with the best values of the search; all others stay.
+        """Return settings of network and training with the values of this trial; all others stay.
 
         The batch of the search is the batch of one optimiser step. Workers that average their
         gradients share it; otherwise each worker has the whole batch size.
@@ -138,16 +138,16 @@ class Trial(NamedTuple):
             (32, 0.01, 0.01)
         """
         workers_per_batch = train.workers if train.traits.linear_rate else 1
-        # A copy has the class of the network without naming it here: a change of its code would
-        # train all other networks again.
+        # The class of the network is not named here. Otherwise a change of its code would train all
+        # other networks again.
         network = model.model_copy(update={"hidden": list(self.hidden), "from_gridsearch": False})
         training = train.model_copy(
             update={
                 "batch_size": max(1, self.batch_size // workers_per_batch),
                 "learning_rate": self.learning_rate,
                 "epochs": self.epochs,
-                # The rate was searched with this batch. The linear rule would multiply it by the
-                # number of workers.
+                # The rate belongs to this batch. The linear rule would multiply it by the number of
+                # workers.
                 "scale_learning_rate": False,
             }
         )
@@ -155,7 +155,7 @@ class Trial(NamedTuple):
 
 
 def all_trials(settings: GridSearchSettings) -> list[Trial]:
-    """All trials of the grid, each once, however often the config lists a value.
+    """List all trials of the grid, each once, however often the config lists a value.
 
     Examples:
         >>> len(all_trials(GridSearchSettings()))
@@ -169,11 +169,12 @@ def all_trials(settings: GridSearchSettings) -> list[Trial]:
         architectures += itertools.product(*settings.hidden[:depth])
     grid = itertools.product(architectures, *settings.axes)
     trials = [Trial(*values) for values in grid]
+    # The keys of a dict are unique and hold the order.
     return list(dict.fromkeys(trials))
 
 
 def draw_trials(settings: GridSearchSettings, *, seed: int) -> list[Trial]:
-    """The trials of a search: the whole grid, or a random choice of it in the order of the grid."""
+    """Return the trials of a search: the whole grid, or a random choice, in the grid's order."""
     trials = all_trials(settings)
     if settings.num_trials is None:
         return trials

@@ -40,8 +40,14 @@ def run_search(
 ) -> SearchOutcome:
     """Run a search; trainings of an interrupted search in `folder` are not repeated.
 
+    A trial is one setting to score. Several trials may share a training. Spark tasks train what is
+    missing; then each trial is scored from the curves of its training.
+
     `folder`: one small file per training; every task must reach it. `num_done`: counts trainings as
     they end. `num_tasks`: Spark tasks for a number of trainings.
+
+    Raises:
+        TrainingError: All trials failed.
     """
     trials = draw_trials(search.settings, seed=search.train.seed)
     training_of_trial = search.plan_trainings(trials)
@@ -76,13 +82,13 @@ def run_search(
 
 
 def count_trainings(search: Search) -> int:
-    """Number of trainings of a search."""
+    """Return the number of trainings of a search."""
     trials = draw_trials(search.settings, seed=search.train.seed)
     return len(set(search.plan_trainings(trials).values()))
 
 
 def _load_results(folder: Path, trainings: Iterable[Trial]) -> dict[Trial, JobResult]:
-    """Results of the trainings that an interrupted search finished."""
+    """Read the results of those trainings that an interrupted search finished."""
     results: dict[Trial, JobResult] = {}
     for training in trainings:
         result = load_result(folder, training)
@@ -100,13 +106,13 @@ def _train_in_tasks(
     num_tasks: Callable[[int], int],
 ) -> dict[Trial, JobResult]:
     """Run trainings in Spark tasks; returns their results."""
-    # The longest come first and are spread over the tasks, so that no core waits at the end.
+    # The longest come first, and the tasks take them in turn, so that no core waits at the end.
     by_cost = sorted(trainings, key=_estimate_cost, reverse=True)
     if not by_cost:
         return {}
     count = num_tasks(len(by_cost))
     trainings_per_task = [by_cost[task::count] for task in range(count)]
-    # Spark pickles the function with this text.
+    # Spark pickles the function below with this text, and workers make a path of it.
     folder_text = str(folder)
 
     def train_all(task_trainings: list[Trial]) -> list[JobResult]:
@@ -121,10 +127,14 @@ def _train_in_tasks(
 
 
 def _estimate_cost(trial: Trial) -> tuple[float, Trial]:
-    """Approximate relative time of a training, from its number of weights and steps per event."""
+    """Return the approximate relative time of a training, and the trial, which orders equal times.
+
+    The time of a step grows with the number of weights; 1000 stands for the rest of a step. The
+    number of steps is inverse to the batch size.
+    """
     num_weights = sum(width_in * width_out for width_in, width_out in pairwise(trial.hidden))
     return (1000 + num_weights) / trial.batch_size, trial
 
 
-# In Spark's workers, which begin with this module.
+# Spark's workers import this module first, so it loads the user's plugins for them.
 load_from_environment()

@@ -58,9 +58,9 @@ class Curves(NamedTuple):
 
 
 def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[Fold]:
-    """Divide events into folds with equal shares of the classes.
+    """Divide events into folds for cross-validation, with equal shares of the classes.
 
-    Each event is in one validation part.
+    Each fold trains on all events but its validation part. Each event is in one validation part.
 
     `labels`: (num_rows,) classes of the training split. `num_folds`: number of folds, at least 2.
     `seed`: seed of the search; all trials get the same folds.
@@ -81,7 +81,7 @@ def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[
 
 
 def steps_per_epoch(folds: Sequence[Fold], batch_size: int) -> int:
-    """Number of steps per epoch on every fold: as many as the largest one needs."""
+    """Return the number of steps per epoch for all folds: as many as the largest one needs."""
     largest_fold = max(len(fold.train) for fold in folds)
     return math.ceil(largest_fold / batch_size)
 
@@ -95,10 +95,16 @@ def train_on_fold(
     seed: int,
     num_steps: int,
 ) -> Curves:
-    """Train one network on one fold.
+    """Train one network on one fold by compiled code, and validate it after each epoch.
 
-    `make_network`: makes a network with fresh weights from torch's random state. `num_steps`: steps
-    per epoch, from `steps_per_epoch`; the events of a fold are spread evenly over them.
+    Args:
+        make_network: Makes a network with fresh weights from torch's random state.
+        settings: Optimiser, schedule and number of epochs.
+        rows: The rows of the training split.
+        fold: Numbers of the rows to train and to validate on.
+        seed: Of the weights and of the order of the events.
+        num_steps: Steps per epoch, from `steps_per_epoch`; the events of a fold are spread evenly
+            over them.
     """
     torch.manual_seed(seed)
     classifier = make_network()
@@ -115,6 +121,7 @@ def train_on_fold(
     bounds = step_bounds(len(fold.train), num_steps)
     for epoch in range(settings.epochs):
         order = random_stream(seed, "fold", epoch).permutation(fold.train)
+        # The rate of a step depends on the epochs after it, in fractions.
         epochs_at_steps = epoch + bounds[1:] / bounds[-1]
         rates = np.array([learning_rate(settings, epochs) for epochs in epochs_at_steps.tolist()])
         train_sums = np.zeros(4)
@@ -151,12 +158,15 @@ class Search(NamedTuple):
     """Settings of optimiser, schedule, weight decay and seed."""
 
     def plan_trainings(self, trials: Sequence[Trial]) -> dict[Trial, Trial]:
-        """The training of each trial: trials that differ only in their epochs share the longest.
+        """Return the training of each trial, which is a trial too.
 
-        If the rate falls until the last epoch, a training is no beginning of a longer one.
+        Trials that differ only in their number of epochs share the longest training, since a
+        shorter one is its beginning. With a cosine schedule it is not, as the rate then depends on
+        the last epoch.
         """
         if self.train.schedule.decay == "cosine":
             return {trial: trial for trial in trials}
+        # The keys have 0 epochs, so that trials that share a training have the same key.
         longest: dict[Trial, Trial] = {}
         for trial in sorted(trials, key=lambda trial: trial.epochs):
             longest[trial._replace(epochs=0)] = trial
@@ -186,7 +196,7 @@ class JobResult(NamedTuple):
 
 
 def load_result(folder: Path, trial: Trial) -> JobResult | None:
-    """The result of an earlier training that succeeded, else None.
+    """Read the result of an earlier training that succeeded; None if there is none.
 
     A file that a power cut left empty, or that is damaged, counts as none.
     """
@@ -215,8 +225,8 @@ def run_job(search: Search, trial: Trial, folder: Path) -> JobResult:
     num_parameters, folds, error = 0, list[Curves](), ""
     try:
         _load(search.dataset, search.train.seed)
-        # Load once per process and before the clock starts, so that the first training does not
-        # seem slow.
+        # The clock starts after the data are loaded. A process loads them once, and its first
+        # training would seem slow.
         started = time.perf_counter()
         num_parameters, folds = _train(search, trial)
     except DamagedOutputError:
@@ -230,8 +240,11 @@ def run_job(search: Search, trial: Trial, folder: Path) -> JobResult:
 
 
 def _train(search: Search, trial: Trial) -> tuple[int, list[Curves]]:
-    """Number of parameters, and the curves of each fold."""
-    # The rate was chosen for a step, however many workers take it together later.
+    """Train the networks of a trial; returns their number of parameters, and the curves per fold.
+
+    In each fold the features are scaled and the classes balanced by its training rows only.
+    """
+    # The rate of a trial is that of a step, however many workers take the step together later.
     train = search.train.model_copy(
         update={"workers": 1, "learning_rate": trial.learning_rate, "epochs": trial.epochs}
     )
@@ -262,14 +275,14 @@ def _train(search: Search, trial: Trial) -> tuple[int, list[Curves]]:
 
 
 def fit_scaler(rows: Rows, fold: Fold) -> Scaler:
-    """Means and standard deviations of the high-level features over the fold's training rows."""
+    """Compute means and standard deviations of the high-level features over the training rows."""
     column = INPUT_COLUMNS["hlf"]
     statistics = ColumnStatistics.from_rows(rows.inputs[0].numpy()[fold.train], column.log_above)
     return Scaler.from_json(scaler_json(statistics, column))
 
 
 def balance_classes(rows: Rows, fold: Fold, classes: list[str]) -> Rows:
-    """Rows whose classes have the same sum of weights over the fold's training rows."""
+    """Return rows with new weights, whose sums over the fold's training rows are equal by class."""
     labels = rows.labels.numpy()
     weights = rows.weights.numpy()
     factors = class_weights(labels[fold.train], weights[fold.train], classes)
@@ -279,6 +292,9 @@ def balance_classes(rows: Rows, fold: Fold, classes: list[str]) -> Rows:
 
 @lru_cache(maxsize=1)
 def _load(dataset: Path, seed: int) -> tuple[Rows, list[str]]:
-    """The high-level features of the training split, and the names of the classes; once a process."""
+    """Load the high-level features of the training split, and the names of the classes.
+
+    The result is cached, so that a process loads them once.
+    """
     features = FeatureDataset.load(dataset)
     return MemoryRows.load(features, "train", ["hlf"], seed=seed).rows, features.classes

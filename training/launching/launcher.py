@@ -63,8 +63,8 @@ def launch(
         run: Runs all ranks once, without mpirun or srun (`train.launcher: spark-agents`).
 
     Raises:
-        TrainingError: It cannot start, a rank failed or was lost too often, or no rank made progress.
-            The message comes from that rank, or says what each was doing.
+        TrainingError: It cannot start, a rank failed or was lost too often, or no rank made
+            progress. The message comes from that rank, or says what each was doing.
     """
     if spec.train.workers == 1:
         _prepare_run(spec, on_loss)

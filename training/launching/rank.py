@@ -203,9 +203,9 @@ def save_state(workload: Workload, model: FlatModel, state: ModelState, folder: 
 def choose_device(name: str, workload: Workload) -> torch.device:
     """Return the device of this rank: a GPU, or the CPU; a GPU gets settings for exact results.
 
-    The ranks of a machine take its GPUs in turn. `name` is `cpu`, `cuda` or `auto`. The latter takes
-    a GPU if there is one, but leaves perceptrons on the CPU, where a step is shorter than the calls
-    of a GPU.
+    The ranks of a machine take its GPUs in turn. `name` is `cpu`, `cuda` or `auto`. The latter
+    takes a GPU if there is one, but leaves perceptrons on the CPU, where a step is shorter than the
+    calls of a GPU.
 
     Raises:
         LaunchError: `train.device` is cuda, and there is no GPU.

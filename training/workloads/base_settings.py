@@ -19,7 +19,13 @@ W = TypeVar("W", bound=type[Any])
 
 
 def workload(settings: W) -> W:
-    """Register settings, with `name: Literal[...] = ...`, as the workload of this name."""
+    """Register a class of settings as a workload; a decorator, which returns the class unchanged.
+
+    The name of the workload is the default of its field `name: Literal[...] = ...`.
+
+    Raises:
+        ValueError: There is a workload of this name already.
+    """
     name = settings.model_fields["name"].default
     if name in WORKLOADS:
         raise ValueError(f"there is a workload '{name}' already")
@@ -50,8 +56,9 @@ class BaseSettings(BaseModel, ABC):
         """Open the rows; this imports torch."""
 
     def to_json(self, write_path: Callable[[Path], str]) -> dict[str, Any]:
-        """The settings as plain values, which `workload_from_json` reads.
+        """Return the settings as plain values, which `workload_from_json` reads.
 
+        The name of the module of this class is among them, so that a reader can import it.
         `write_path`: converts a path to text.
         """
         paths = {name: write_path(field) for name, field in self if isinstance(field, Path)}

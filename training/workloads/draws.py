@@ -15,7 +15,9 @@ from training.readers.batch import Batch
 
 
 class Augmentation(NamedTuple):
-    """Random crops of images with a black border, of which half are mirrored (He et al. 2016, section 4.2).
+    """Random crops of images with a black border, of which half are mirrored.
+
+    See He et al. 2016, section 4.2.
 
     Examples:
         >>> images = torch.arange(2 * 3 * 3).view(2, 3, 3, 1)
@@ -29,12 +31,17 @@ class Augmentation(NamedTuple):
     """Height and width of the crops [pixels]."""
 
     def apply(self, images: Tensor, rng: np.random.Generator) -> Tensor:
-        """Crop and mirror images (B, H, W, C); the number of random draws depends on B only."""
+        """Crop and mirror images (B, H, W, C); returns (B, side, side, C).
+
+        Each image gets a random position of the crop, and is mirrored with probability 1/2. The
+        number of random draws depends on B only.
+        """
         num_images, height, width, _ = images.shape
         border = self.padding
         padded = functional.pad(images, (0, 0, border, border, border, border))
         top = rng.integers(height + 2 * border - self.side + 1, size=num_images)
         left_edge = rng.integers(width + 2 * border - self.side + 1, size=num_images)
+        # These are the rows and columns of each crop in the padded image, (B, side).
         offsets = np.arange(self.side)
         rows = top[:, None] + offsets
         columns = left_edge[:, None] + offsets
@@ -44,18 +51,21 @@ class Augmentation(NamedTuple):
         def to_device(indices: NDArray[np.int64]) -> Tensor:
             return torch.from_numpy(indices).to(images.device)
 
+        # The indices of shapes (B, 1, 1), (B, side, 1) and (B, 1, side) select all pixels at once.
         image_indices = to_device(np.arange(num_images)[:, None, None])
         return padded[image_indices, to_device(rows[:, :, None]), to_device(columns[:, None, :])]
 
 
+#: Seeds of torch are below this number.
 _SEEDS: Final = 2**63
 
 
 class Draws:
     """One random stream per worker, so that a resumed worker continues with the next numbers.
 
-    Before a step, torch gets a seed from the stream. So virtual workers that share torch's generator
-    do not depend on each other, and a worker draws the same under MPI and in the simulator.
+    Before a step, torch gets a seed from the stream. So virtual workers that share torch's
+    generator do not depend on each other, and a worker draws the same under MPI and in the
+    simulator.
 
     `augmentation`: changes the first input of each batch; None for no change.
     """
@@ -65,10 +75,14 @@ class Draws:
         self._augmentation = augmentation
 
     def prepare(self, batch: Batch, *, for_torch: bool) -> Batch:
-        """The augmented batch of the next step."""
+        """Return the batch of the next step, augmented if so configured.
+
+        `for_torch`: whether torch draws random numbers in this step; its generator then gets a new
+        seed.
+        """
         if for_torch:
             seed = int(self._rng.integers(_SEEDS))
-            # torch.manual_seed takes 100 microseconds, since it asks for devices of all kinds.
+            # torch.manual_seed would take 100 microseconds, since it asks for devices of all kinds.
             torch.default_generator.manual_seed(seed)
             if batch.labels.is_cuda:
                 torch.cuda.manual_seed(seed)

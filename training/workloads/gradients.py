@@ -21,18 +21,22 @@ class Sums(NamedTuple):
     """Weighted sums over events, which add up over batches and ranks."""
 
     loss: float = 0.0
+    """Sum of weight times cross-entropy."""
     weight: float = 0.0
+    """Sum of the weights."""
     correct: float = 0.0
+    """Sum of the weights of the events whose class was predicted."""
     samples: int = 0
+    """Number of events."""
 
     @classmethod
     def from_array(cls, numbers: Vector) -> Self:
-        """The sums from an array of these four numbers."""
+        """Make the sums from an array of these four numbers."""
         loss, weight, correct, samples = numbers.tolist()
         return cls(loss, weight, correct, round(samples))
 
     def combine(self, more: Sums) -> Sums:
-        """Sums over the events of both."""
+        """Return the sums over the events of both."""
         return Sums(
             self.loss + more.loss,
             self.weight + more.weight,
@@ -52,15 +56,21 @@ class Sums(NamedTuple):
 
 
 def weighted_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy of each event, (num_events,)."""
+    """Return the weighted cross-entropy of each event, (num_events,)."""
     return weights * functional.cross_entropy(logits, labels, reduction="none")
 
 
 def compute_sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Sums:
-    """The sums over some events."""
+    """Return the sums over some events.
+
+    Args:
+        logits: (num_events, num_classes).
+        labels: (num_events,) classes.
+        weights: (num_events,).
+    """
     losses = weighted_losses(logits, labels, weights)
     correct_weights = (logits.argmax(dim=1) == labels) * weights
-    # One transfer from the device for all three.
+    # All three come from the device in one transfer.
     totals = torch.stack(
         [losses.double().sum(), weights.double().sum(), correct_weights.double().sum()]
     )
@@ -69,7 +79,7 @@ def compute_sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Sums:
 
 
 async def reduce_sums(sums: Sums, transport: Transport) -> Sums:
-    """The sums over the events of all workers."""
+    """Return the sums over the events of all workers, which call this together."""
     vector = np.array(sums, dtype=np.float64)
     await transport.all_reduce_sum(vector)
     return Sums.from_array(vector)
@@ -86,20 +96,21 @@ class Gradients(Protocol):
     runs_forward: bool
 
     def compute(self, batch: Batch) -> None:
-        """Compute the gradient of the mean weighted loss of a batch, into the model.
+        """Compute the gradient of the mean weighted loss of a batch, and write it into the model.
 
-        It divides by the number of events: the weights are 1 on average, but may add up to 0 in a batch.
+        The mean divides by the number of events. The weights are 1 on average, but may add up to 0
+        in a batch. The batch is added to the sums.
         """
 
     def running_sums(self) -> Sums:
-        """Sums over the batches, computed before their updates."""
+        """Return the sums over the batches since `pop_sums`, computed before their updates."""
 
     def pop_sums(self) -> Sums:
         """Return the sums so far, and reset them."""
 
 
 def make_gradients(model: FlatModel) -> Gradients:
-    """Compiled code where it knows the network, else backpropagation."""
+    """Choose compiled code if it knows the network, else torch's backpropagation."""
     engine = compiled_engine(model.module)
     return TorchGradients(model) if engine is None else CompiledGradients(model, engine)
 
@@ -111,6 +122,8 @@ class CompiledGradients(Gradients):
 
     def __init__(self, model: FlatModel, engine: Engine) -> None:
         self._engine = engine
+        # An engine computes several networks, so these arrays are (1, num_parameters). They share
+        # the memory of the model.
         self._parameters = model.flat.detach().numpy()[None]
         self._gradient = model.gradient.numpy()[None]
         self._batches = Batches(
@@ -121,6 +134,7 @@ class CompiledGradients(Gradients):
     @override
     def compute(self, batch: Batch) -> None:
         size = batch.labels.shape[0]
+        # The batch is all of its rows in order; the list of their numbers only grows.
         if len(self._batches.order) < size:
             self._batches = self._batches._replace(order=np.arange(size))
         self._batches.bounds[1] = size
@@ -145,6 +159,7 @@ class TorchGradients(Gradients):
     def __init__(self, model: FlatModel) -> None:
         self._model = model
         self._unsummed: list[tuple[Tensor, Tensor, Tensor]] = []
+        """Logits, labels and weights of the last batches, which `_sums` lacks."""
         self._sums = Sums()
 
     @override
@@ -171,5 +186,6 @@ class TorchGradients(Gradients):
         return sums
 
     def _sum_up(self) -> None:
+        """Move the last batches into the sums."""
         self._sums = self.running_sums()
         self._unsummed.clear()

@@ -15,6 +15,7 @@ import training.workloads
 from training.workloads.base_settings import WORKLOADS, BaseSettings
 from training.workloads.hep_settings import HepSettings
 
+# Each module of settings registers its workload when it is imported.
 for _module in pkgutil.iter_modules(training.workloads.__path__, "training.workloads."):
     if _module.name.endswith("_settings"):
         importlib.import_module(_module.name)
@@ -25,7 +26,11 @@ WorkloadSettings = BaseSettings
 def workload_from_json(
     content: Mapping[str, Any], read_path: Callable[[str], Path]
 ) -> WorkloadSettings:
-    """The settings that `to_json` wrote; other keys are ignored. `read_path`: reads text as a path."""
+    """Make settings from what `to_json` wrote; other keys are ignored.
+
+    Content without the key `workload` is that of `HepSettings`. A workload that is not registered
+    yet is registered by the import of its module. `read_path`: reads text as a path.
+    """
     if "workload" not in content:
         return HepSettings(folder=read_path(content["dataset"]), network=content["model"])
     settings = dict(content["workload"])

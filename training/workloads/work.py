@@ -43,13 +43,16 @@ class Work(Protocol):
         """Read the batch of the next step; returns its number of events, which may be 0."""
 
     def compute_gradient(self) -> Awaitable[None]:
-        """Compute the gradient of the batch's mean weighted loss, into the model."""
+        """Compute the gradient of the batch's mean weighted loss, and write it into the model."""
 
     def pop_sums(self) -> Sums:
-        """Sums over the batches since the last call, computed before their updates; resets them."""
+        """Return the sums over the batches since the last call, and reset them.
+
+        The loss of a batch is computed before the update by it.
+        """
 
     def running_sums(self) -> Sums:
-        """Running sums; reading them does not reset them."""
+        """Return the sums over the batches since `pop_sums`, without resetting them."""
 
     def buffers(self) -> Vector:
         """A copy of the buffers of this worker's network, (num_buffers,) float64."""
@@ -58,10 +61,13 @@ class Work(Protocol):
         """Overwrite the buffers of this worker's network."""
 
     async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
-        """Sums over a part of the validation split, for a model with these parameters and buffers."""
+        """Return the sums over a part of the validation split under a model.
+
+        `state`: parameters and buffers of the model. The worker's own stay unchanged.
+        """
 
     def state(self) -> dict[str, Any]:
-        """State of the next steps in addition to epoch and step; plain values."""
+        """Return what the next steps depend on besides epoch and step, as plain values."""
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the content of `state`."""
@@ -123,6 +129,7 @@ class ReaderWork(Work):
 
     @override
     async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
+        # The network gets the other state for the validation, then its own again.
         network = self.model.module
         trained_state = self.model.state()
         self.model.load(state)

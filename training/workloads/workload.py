@@ -1,4 +1,4 @@
-"""The interface of workloads: rows, network and augmentation of a run, for MPI and the simulator."""
+"""The interface of workloads: rows, network and augmentation of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class Workload(Protocol):
         """Number of rows of each row group of a split."""
 
     def network(self) -> nn.Module:
-        """The network with its initial weights, from torch's random state, in torch's default type."""
+        """Make the network with its initial weights.
+
+        They come from torch's random state and have torch's default type.
+        """
 
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
         """All rows of a split in host memory."""
@@ -44,7 +47,7 @@ class Workload(Protocol):
         return labels
 
     def partition(self, settings: TrainSettings, *, world_size: int) -> DirichletPartition | None:
-        """The training rows of each worker; None if all workers divide all rows.
+        """Draw the training rows that each worker owns; None if all workers divide all rows.
 
         Raises:
             ShardError: The rows cannot be divided in this way.
@@ -66,9 +69,9 @@ class Workload(Protocol):
         *,
         owned_rows: OwnedRows | None = None,
     ) -> Reader:
-        """A reader of the training and validation rows.
+        """Open a reader of the training and validation rows.
 
-        It trains on `owned_rows` of each row group; None: on all.
+        `owned_rows`: numbers of the rows of each row group to train on; None: all.
         """
         train, val = self.rows("train", settings), self.rows("val", settings)
         return MemoryReader(train, val, owned_rows=owned_rows)
@@ -80,7 +83,11 @@ class Workload(Protocol):
             torch.save(module.state_dict(), unfinished)
 
     def load(self, folder: Path) -> nn.Module:
-        """Read a network that `save` wrote, to the CPU."""
+        """Read a network that `save` wrote, to the CPU.
+
+        Raises:
+            SavedModelError: The file is missing or damaged, or of another network.
+        """
         module = self.network()
         try:
             module.load_state_dict(
