@@ -125,6 +125,7 @@ class RecurrentEngine(Engine):
     def gradients(
         self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array
     ) -> None:
+        # The columns are features of the event if there are any, particles, and their numbers.
         *further_inputs, particles, num_particles = [column.numpy() for column in rows.inputs]
         further = np.empty((len(num_particles), 0), particles.dtype)
         if further_inputs:
@@ -135,6 +136,7 @@ class RecurrentEngine(Engine):
         numbers_per_particle = 5 * self._network.width + len(self._network.scaling.mean)
         for index, member in enumerate(batches.members):
             batch = batches.order[batches.bounds[index] : batches.bounds[index + 1]]
+            # The kernel does not check indices, so an event must not be longer than the array.
             longest = num_particles[batch].max()
             if longest > particles.shape[1]:
                 raise IndexError(

@@ -181,6 +181,7 @@ class VectorOptimizer:
         gradient = flat.grad
         if gradient is None:
             raise AssertionError("the vector has no gradient")
+        # These arrays share the memory of the vector and its gradient.
         self._parameters: Array = flat.detach().numpy()
         self._gradient: Array = gradient.numpy()
         self._constants = optimizer_constants(settings)
@@ -208,7 +209,7 @@ class VectorOptimizer:
         )
 
     def step(self) -> None:
-        """Update the parameters."""
+        """Take one step: change parameters and moments in place, by the present gradient."""
         update_by_array(
             self._parameters,
             self._gradient,
@@ -239,7 +240,7 @@ class VectorOptimizer:
 
 
 def optimizer_constants(settings: TrainSettings) -> Constants:
-    """The constants of the optimiser that the settings name."""
+    """Return the constants of the optimiser in the settings; beta and epsilon are torch's."""
     name = settings.optimizer
     return Constants(
         adam=name is not OptimizerName.SGD,

@@ -141,7 +141,7 @@ def recurrent_gradient(
         events: The rows to pick from.
         steps: The batch, from `order_by_length`.
         work: Memory for (5 width + num_features) numbers for each particle.
-        sums: (4,) loss, weight, correct, samples; those of the batch are added.
+        sums: (4,) as in `perceptron.add_losses`; those of the batch are added.
     """
     width, head, num_rows = network.width, network.head, len(steps.rows)
     # Each unit of the three gates has a weight per feature and per state, and two biases.
@@ -169,7 +169,10 @@ def recurrent_gradient(
 def _prepare_further(
     network: Recurrent, events: ParticleEvents, steps: Steps, further: Array
 ) -> None:
-    """Write the rotated and scaled further features of a batch into (num_further, num_rows)."""
+    """Write the further features of a batch into `further`, rotated and scaled.
+
+    These are the features of an event beside its particles. `further`: (num_further, num_rows).
+    """
     num_further, num_rows = further.shape
     for j in range(num_further):
         for i in range(num_rows):
@@ -185,8 +188,9 @@ def _prepare_further(
 
 @kernel
 def _step_activations(activations: Array, steps: Steps, width: int, step: int) -> Array:
-    """A view of the values of a step for the backward pass, (5, width, number of events).
+    """Return a view of the values of a step, (5, width, number of events), in `activations`.
 
+    The forward pass writes them, and the backward pass reads them.
     In this order: reset, update, the state's part of new, new, and the state before the step.
     """
     count = steps.counts[step]
@@ -198,7 +202,7 @@ def _step_activations(activations: Array, steps: Steps, width: int, step: int) -
 def _block_particles(
     scaled: Array, steps: Steps, num_features: int, first: int, last: int
 ) -> Array:
-    """A view of the scaled particles of a block, (num_features, particles of the block).
+    """Return a view of the scaled particles of a block, (num_features, particles of the block).
 
     `first`, `last`: first step of the block, and first step behind it.
     """

@@ -62,7 +62,7 @@ class Lead(NamedTuple):
 
     @property
     def is_beyond_noise(self) -> bool:
-        """Whether the first score is higher by more than noise explains.
+        """Return whether the first score is higher by more than noise explains.
 
         This is a one-sided t-test at 5 %: the lead must be positive, and at least as many standard
         errors as the critical value of Student's distribution.

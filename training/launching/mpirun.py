@@ -82,6 +82,7 @@ def rank_command(
 
 
 def _srun_command(workers: int) -> list[str]:
+    """Return srun with its options."""
     srun = shutil.which("srun")
     if srun is None:
         raise LaunchError(

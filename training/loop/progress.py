@@ -156,6 +156,7 @@ def _add_count(counts: Counters, name: str, count: Any) -> None:
     counts[name] = counts[name] + count if name in counts else count
 
 
+#: Shortest time between two reports [s].
 _SECONDS_BETWEEN_REPORTS: Final = 0.2
 
 
@@ -179,7 +180,8 @@ class Progress(NamedTuple):
 class ProgressReport:
     """Reports progress at regular times and at the end of an epoch.
 
-    `on_progress`: called from time to time; None for workers without a progress display.
+    `on_progress`: called from time to time; None for workers without a progress display. `stats`:
+    has the loss. `meter`: has the time. `num_rows`: rows of an epoch of all workers.
     """
 
     def __init__(

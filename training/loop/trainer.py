@@ -117,8 +117,12 @@ class Trainer:
         self._history_lines: list[str] = []
 
     async def run(self, resume: Checkpoint | None = None) -> None:
-        """Train to the end, from the beginning or from a checkpoint."""
+        """Train to the end, from the beginning or from a checkpoint, and save the best model.
+
+        All workers call this together.
+        """
         await self._start(resume)
+        # A checkpoint at the end of the run leaves nothing to train.
         if self._epoch < self._settings.epochs:
             if self._is_static:
                 await self._train_epochs_together()
@@ -135,7 +139,7 @@ class Trainer:
         With the same number of workers, each continues exactly as it was. With another number, all
         start from the joint model of the checkpoint.
         """
-        # The files begin first, before any worker can write a checkpoint; those wait for all.
+        # In each case the files begin before the common start, and checkpoints come after it.
         if resume is None:
             self._files.begin([], Position(0, 0), None)
             await start_from_joint_model(self._work, self._algorithm, [])
@@ -146,6 +150,7 @@ class Trainer:
             states = await self._continue_for_other_workers(resume)
         if not self._is_static:
             await self._buffers.share()
+        # The time of the start belongs to no epoch, so the meter is reset with the statistics.
         self._meter.lap("start")
         self._stats.begin()
         self._stats.load_states([state["stats"] for state in states])
@@ -153,7 +158,11 @@ class Trainer:
         self._best = min([self._best, *saved_models], key=lambda best: best.val_loss)
 
     async def _continue_as_before(self, resume: Checkpoint) -> list[RankContent]:
-        """Continue this worker of a checkpoint exactly as it was; returns its state, alone."""
+        """Continue this worker of a checkpoint exactly as it was.
+
+        Returns:
+            Its state, as a list of one.
+        """
         state = resume.load(self._transport.rank)
         self._restore_position(resume, state)
         self._num_rows_read = state["num_rows_read"]
@@ -180,7 +189,7 @@ class Trainer:
             self._previous_world_sizes.append(stopped)
             self._num_done = 0
         if rank < resume.world_size:
-            # The records of ranks that are gone are part of the totals.
+            # The totals over all ranks are computed now, while the records of all are at hand.
             histories = [_records_before(resume.epoch, state) for state in states]
             self._restore_history(merge_records(histories)[rank])
         self._files.begin(self.history, resume.position, resume)
@@ -215,6 +224,7 @@ class Trainer:
             plan, assignment = self._plan_epoch()
             # These are the events of each remaining step, of all workers together.
             batch_sizes = plan.samples[self._num_done :].tolist()
+            # The counter is set at the end of the epoch, since steps of a constant rate do not count.
             counter_at_end = self._sample_counter + sum(batch_sizes)
             self._clock.begin_epoch(
                 self._epoch,
@@ -239,8 +249,10 @@ class Trainer:
     async def _train_without_waiting(self) -> None:
         """Train on work units, each read ahead; the workers meet only at the end of the run.
 
-        A worker draws the number of a unit, its ticket, from a counter that all workers share. A
-        slow worker so draws fewer units. None behind the last unit ends the loop.
+        A work unit is some rows of an epoch, divided into steps. A worker draws the number of a
+        unit, its ticket, from a counter that all workers share, so a slow worker draws fewer units.
+        A ticket behind the last unit ends the loop. On the way to each unit the worker ends epochs
+        and writes checkpoints.
         """
         transport, work = self._transport, self._work
         batch_size = self._settings.batch_size
@@ -253,7 +265,7 @@ class Trainer:
         while unit is not None:
             await self._cross_boundaries(queue.pop_boundaries(), ticket)
             work.begin(unit.assignment)
-            # Draw the next unit before this one is trained on, so that its rows are read ahead.
+            # The next unit is drawn before this one is trained on, so that its rows are read ahead.
             ticket = await transport.count("tickets", 1) - 1
             num_rows_read = self._num_rows_read + sum(unit.assignment.sizes)
             next_unit = self._use_own_rows(queue.unit(ticket), num_rows_read)
@@ -393,6 +405,7 @@ class Trainer:
         meter.doing = "at the end of the epoch"
         await self._algorithm.quiesce()
         local_model, joint_model = work.model.empty(), work.model.empty()
+        # The worker's own model is copied before `flush`, which may change it.
         with meter.attribute_all_to("validate"):
             await self._algorithm.current(local_model)
         await self._algorithm.flush()
@@ -409,6 +422,7 @@ class Trainer:
                 local_sums = await work.validate(local_state, ValidationPart(0, 1))
                 validation["worker_val_loss"] = local_sums.mean_loss
                 validation["worker_val_accuracy"] = local_sums.accuracy
+        # All workers have the same result, so only rank 0 keeps the model.
         self._finish_epoch(validation, state if transport.rank == 0 else None)
 
     async def _validate_snapshot(self) -> None:

@@ -67,6 +67,7 @@ class Watchdog:
         The folder of the reports appears as soon as any rank finds a standstill. All ranks wait for
         it, and report too.
         """
+        # Each pass may read many files on shared storage, so passes are far apart for long limits.
         last_look = -math.inf
         while not self._folder.exists():
             if time.monotonic() - last_look >= self._seconds / 10:

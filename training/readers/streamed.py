@@ -74,6 +74,7 @@ class StreamedReader:
 
     def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
         """See `Reader`."""
+        # Without rows, the steps are batches of no events.
         if not assignment.row_ranges:
             return self._layout.allocate(0).batches(np.arange(0), assignment.sizes)
         if self._prefetched is not None and self._prefetched[0] == assignment:

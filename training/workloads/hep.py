@@ -25,6 +25,8 @@ from training.workloads.workload import Split, Workload, network_dtype
 class HepEvents(Workload):
     """Events of a features dataset, and one of the networks of `models.networks.registry`.
 
+    `folder`: folder of the dataset. `network`: settings of the network.
+
     Raises:
         ShardError: The training or validation split has no events.
     """
