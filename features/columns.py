@@ -231,6 +231,7 @@ _PARTICLE_BY_NAME: Final = {feature.name: feature for feature in (*PARTICLE, _KI
 
 
 def _particle_column(name: str, dtype: str) -> Feature:
+    """The column of lists that holds a number of each particle, `particle_<name>`."""
     return _PARTICLE_BY_NAME[name]._replace(name=f"particle_{name}", dtype=dtype, is_list=True)
 
 

@@ -15,32 +15,37 @@ import numpy as np
 from hep_simulation import parameters
 from hep_simulation.particles import Floats, Integers, compiled
 
+#: Highest |eta| of a tower.
 _MAX_ETA: Final = 5.0
 #: Highest number of towers around the beam.
 _MAX_COLUMNS: Final = 360
 
 
 class Calorimeter(NamedTuple):
-    """Towers and their resolution."""
+    """The borders of the towers of a calorimeter, and its resolution.
+
+    A tower is a cell in eta and phi. The towers of a row have the same borders in eta.
+    """
 
     eta_edges: Floats
+    """(num_rows + 1,) borders of the rows, in rising order."""
     num_around: Integers
-    """Number of towers around the beam between each pair of edges."""
+    """(num_rows,) number of towers of each row around the beam."""
     resolution_edges: Floats
+    """Edges in |eta| and terms of the resolution, as for `parameters.energy_resolution`."""
     resolution_terms: Floats
-    """As for `parameters.energy_resolution`."""
     min_energy: float
     """Least energy of a tower and of a neutral excess [GeV]."""
 
     def resolution(self, energy: Floats, eta: Floats) -> Floats:
-        """Standard deviation of the energy of towers [GeV]."""
+        """Standard deviation of the measured energy of towers [GeV], (num_towers,)."""
         return parameters.energy_resolution(
             energy, eta, self.resolution_edges, self.resolution_terms
         )
 
 
 class Hits(NamedTuple):
-    """Energies that arrive at a calorimeter."""
+    """Energies [GeV] that arrive at a calorimeter, and where; all (n,)."""
 
     event: Integers
     eta: Floats
@@ -55,7 +60,7 @@ class Hits(NamedTuple):
 
 
 class MeasuredTracks(NamedTuple):
-    """Energies that tracks measured; arrays as in `Hits`."""
+    """Energies that tracks measured, and where the tracks hit a calorimeter; all (n,)."""
 
     hits: Hits
     resolution: Floats
@@ -68,7 +73,7 @@ class Flow(NamedTuple):
     neutral: Hits
     """Neutral candidates, in order of the events."""
     scale: Floats
-    """Factor on the momentum of each track."""
+    """(num_tracks,) factor on the momentum of each track; 1 if it is not scaled."""
 
 
 class _Towers(NamedTuple):
@@ -86,8 +91,9 @@ def _calorimeter(
 ) -> Calorimeter:
     """Make a calorimeter that is symmetric in eta.
 
-    `sections` have their upper edges in eta, from the centre outwards, and the number of towers
-    around the beam.
+    Each section, from the centre outwards, is a pair: the upper edges in eta of its rows, and the
+    number of towers around the beam in each. The rows are mirrored to negative eta. `resolution`
+    has edges and terms, `min_energy` is in GeV.
     """
     edges = np.concatenate([edges for edges, _ in sections])
     around = np.concatenate([np.full(len(edges), num_columns) for edges, num_columns in sections])
@@ -100,16 +106,16 @@ def _calorimeter(
 
 
 _FORWARD: Final = np.array([3.125, 3.3, 3.475, 3.65, 3.825, 4.0, 4.175, 4.35, 4.525, 4.7, 5.0])
-#: Photons and electrons hit it. 1 degree and 0.0174 in barrel and endcap, 10 degrees and 0.175
-#: forward.
+#: Photons and electrons hit it. Its towers have 1 degree in phi and 0.0174 in eta in barrel and
+#: endcap, 10 degrees and 0.175 in the forward section.
 ECAL: Final = _calorimeter(
     (0.0174 * np.arange(1, 171), 360),
     (_FORWARD, 36),
     resolution=(parameters.ECAL_EDGES, parameters.ECAL_TERMS),
     min_energy=parameters.ECAL_MIN,
 )
-#: All hadrons hit it. 5 degrees and 0.087 in the barrel, 1 degree and 0.0174 in the endcap, forward
-#: as above.
+#: All hadrons hit it. Its towers have 5 degrees in phi and 0.087 in eta in the barrel, 1 degree and
+#: 0.0174 in the endcap; the forward section is that of `ECAL`.
 HCAL: Final = _calorimeter(
     (0.087 * np.arange(1, 18), 72),
     (1.479 + 0.0174 * np.arange(1, 86), 360),
@@ -122,7 +128,13 @@ HCAL: Final = _calorimeter(
 def measure(
     calorimeter: Calorimeter, hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator
 ) -> Flow:
-    """Measure hits with a calorimeter; `tracks` are those of the charged particles that hit it."""
+    """Measure hits with a calorimeter; `tracks` are those of the charged particles that hit it.
+
+    The energy of a tower is smeared, and set to 0 if it is below the threshold or its error. Its
+    excess over the tracks is a neutral candidate, at a random place in the tower, if it is above
+    the threshold and the combined error. Otherwise the tracks are scaled to the mean of both
+    measurements, weighted by their inverse variances.
+    """
     hits = Hits(*(column[np.abs(hits.eta) < _MAX_ETA] for column in hits))
     towers, hit_tower, track_tower = _hit_towers(calorimeter, hits, tracks.hits)
     num_towers = len(towers.event)
@@ -152,7 +164,10 @@ def measure(
 def _weighted_mean(
     track_energy: Floats, track_sigma: Floats, energy: Floats, sigma: Floats
 ) -> Floats:
-    """Best estimate of the energy from tracks and tower; NaN where no track has an error."""
+    """(num_towers,) mean energy of tracks and tower, weighted by their inverse variances [GeV].
+
+    A tower without an error has no weight. The mean is NaN where the tracks have no error.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         track_weight = 1 / np.square(track_sigma)
         tower_weight = np.where(sigma > 0, 1 / np.square(sigma), 0.0)
@@ -165,7 +180,11 @@ def _weighted_mean(
 def _hit_towers(
     calorimeter: Calorimeter, hits: Hits, tracks: Hits
 ) -> tuple[_Towers, Integers, Integers]:
-    """The towers that hits or tracks reach, and the index of the tower of each hit and track."""
+    """Find the towers that hits or tracks reach.
+
+    Returns:
+        The towers; the index of the tower of each hit; that of each track.
+    """
     hit_keys = tower_keys(hits.event, hits.eta, hits.phi, calorimeter)
     track_keys = tower_keys(tracks.event, tracks.eta, tracks.phi, calorimeter)
     order = np.argsort(np.concatenate([hits.event, tracks.event]), kind="stable")
@@ -173,6 +192,7 @@ def _hit_towers(
     towers, tower_of_key = _distinct(np.concatenate([hit_keys, track_keys]), order, keys_per_event)
     hit_tower, track_tower = np.split(tower_of_key, [len(hit_keys)])
 
+    # A key is (event * num_rows + row) * _MAX_COLUMNS + column, so division gives its parts.
     event_and_row, column = np.divmod(towers, _MAX_COLUMNS)
     event, row = np.divmod(event_and_row, len(calorimeter.num_around))
     width = 2 * np.pi / calorimeter.num_around[row]
@@ -188,7 +208,11 @@ def _hit_towers(
 
 
 def tower_keys(event: Integers, eta: Floats, phi: Floats, calorimeter: Calorimeter) -> Integers:
-    """One number per event and tower, in the order of the events; |eta| is below 5."""
+    """(n,) a number that identifies event and tower of each hit; |eta| is below 5.
+
+    It is (event * num_rows + row) * _MAX_COLUMNS + column, so keys of later events are larger. The
+    row is the place in eta, the column that in phi.
+    """
     num_rows = len(calorimeter.num_around)
     row = np.clip(np.searchsorted(calorimeter.eta_edges, eta) - 1, 0, num_rows - 1)
     num_columns = calorimeter.num_around[row]
@@ -203,7 +227,8 @@ def _distinct(keys: Integers, order: Integers, keys_per_event: int) -> tuple[Int
     """Distinct keys of towers, and the index of each key among them.
 
     `order` are the indices of the keys in order of the events. Within an event, towers are in order
-    of their first key there. Plain NumPy, which sorts and takes longer:
+    of their first key there. A table over all towers of one event holds the index of those seen so
+    far, -1 for the others. NumPy would do the same, but sorts and takes longer, by:
 
         np.unique(keys, return_inverse=True)
     """
@@ -213,7 +238,7 @@ def _distinct(keys: Integers, order: Integers, keys_per_event: int) -> tuple[Int
     first_of_event = num_towers = event_start = 0
     for i in order:
         if keys[i] >= event_start + keys_per_event:
-            # The next event: forget the towers of the previous one.
+            # The next event begins: the table forgets the towers of the previous one.
             for tower in towers[first_of_event:num_towers]:
                 index_in_event[tower - event_start] = -1
             first_of_event = num_towers

@@ -1,7 +1,7 @@
-"""The fast detector: from particles of a crossing to what a reconstruction would give.
+"""The fast detector: makes of the particles of a crossing what a reconstruction would give.
 
-Tracks, electrons, muons, photons and neutral hadrons of energy flow, jets with b-tags, and missing
-energy, named as the branches of Delphes.
+These are tracks, electrons, muons, photons and neutral hadrons of energy flow, jets with b-tags,
+and missing energy, named as the branches of Delphes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from hep_simulation.puppi import Flowing, puppi_weights
 from ingestion.thresholds import Jagged
 from pipeline.configuration.simulate_section import PileUpSettings
 
-#: Additional relative smearing of photons.
+#: Standard deviation of an additional relative smearing of the energies of photons.
 _PHOTON_SMEARING: Final = 0.01
+#: PDG codes.
 _ELECTRON: Final = 11
 _MUON: Final = 13
 #: Electrons and photons are measured by the electromagnetic calorimeter.
@@ -41,21 +42,28 @@ _WITHOUT_SHOWER: Final = (12, 13, 14, 16)
 
 
 class TrackArrays(NamedTuple):
-    """Charged particles with a track, in order of the events; all (n,)."""
+    """Charged particles with a track, in order of the events; all (n,), GeV and radians."""
 
     particle: Integers
-    """Index of the particle."""
+    """Index of the particle in the crossing."""
     event: Integers
+    """Index of the event."""
     pid: Integers
+    """PDG code, with sign."""
     charge: Integers
     pt: Floats
+    """Measured transverse momentum."""
     eta: Floats
+    """Direction at the production vertex, as generated."""
     phi: Floats
     mass: Floats
     arrival_eta: Floats
+    """Position at the calorimeter."""
     arrival_phi: Floats
     resolution: Floats
+    """Relative resolution of the momentum."""
     is_pile_up: NDArray[np.bool_]
+    """Whether it comes from another collision than the hard one."""
 
     @property
     def energy(self) -> Floats:
@@ -70,7 +78,10 @@ class TrackArrays(NamedTuple):
         return np.abs(self.pid)
 
     def scaled(self, mask: NDArray[np.bool_], scale: Floats) -> TrackArrays:
-        """The tracks with factors on the pT of those in a mask."""
+        """A copy of the tracks, with the pT of those in `mask` multiplied by `scale`.
+
+        `mask` is (n,), `scale` has a factor for each track in it.
+        """
         pt = self.pt.copy()
         pt[mask] *= scale
         return self._replace(pt=pt)
@@ -81,7 +92,7 @@ class TrackArrays(NamedTuple):
 
 
 class DetectedCandidates(NamedTuple):
-    """Massless candidates; all (n,)."""
+    """Massless candidates; all (n,), GeV and radians."""
 
     event: Integers
     pt: Floats
@@ -107,7 +118,18 @@ def simulate(
     pile_up: PileUpSettings,
     rng: np.random.Generator,
 ) -> dict[str, Jagged]:
-    """Detect a block of generated events; the collections by the names of Delphes' branches."""
+    """Detect a block of generated events; the collections by the names of Delphes' branches.
+
+    It adds pile-up, propagates the particles to the calorimeters, and draws tracks. Each
+    calorimeter then gives neutral candidates, and corrects the pT of the tracks that hit it. From
+    tracks and neutral candidates follow jets, missing energy and identified leptons.
+
+    Args:
+        block: The events.
+        pool: Minimum-bias events; None for no pile-up.
+        pile_up: Mean number of collisions, and their spread.
+        rng: Source of all random numbers.
+    """
     crossing = overlay(block.particles, pool, pile_up, rng)
     particles = crossing.particles
     num_events = particles.num_events
@@ -119,6 +141,7 @@ def simulate(
     is_electromagnetic = np.isin(code, _ELECTROMAGNETIC)
     is_electron = tracks.code == _ELECTRON
     is_hadron = ~np.isin(tracks.code, LEPTONS)
+    # Electrons and photons are measured by the first calorimeter, hadrons by the second.
     ecal_hits = _hits(particles, arrival, showers & is_electromagnetic)
     ecal = measure(ECAL, ecal_hits, _measured(tracks, is_electron), rng)
     tracks = tracks.scaled(is_electron, ecal.scale)
@@ -136,14 +159,16 @@ def simulate(
     muons = _identified(tracks, _MUON, parameters.muon_identification, rng)
 
     def collection(event: Integers, **columns: NDArray[Any]) -> Jagged:
-        """DetectedCandidates in order of the events; numbers of 32 bits, as in Delphes' files."""
+        """Candidates in order of the events; numbers of 32 bits, as in Delphes' files."""
         fields = {name: column.astype(f"{column.dtype.kind}4") for name, column in columns.items()}
         return Jagged(event_offsets(event, num_events), fields)
 
     def towers(hits: Hits) -> Jagged:
+        """Neutral candidates of a calorimeter."""
         return collection(hits.event, ET=hits.pt, Eta=hits.eta, Phi=hits.phi)
 
     def leptons(lepton_tracks: TrackArrays) -> Jagged:
+        """Identified electrons or muons."""
         return collection(
             lepton_tracks.event,
             PT=lepton_tracks.pt,
@@ -178,7 +203,11 @@ def simulate(
 
 
 def make_tracks(crossing: Crossing, arrival: Arrival, rng: np.random.Generator) -> TrackArrays:
-    """Draw which charged particles have a track, and smear their momenta."""
+    """Draw which charged particles have a track, and smear their momenta.
+
+    The efficiency and the resolution depend on kind, pT and the eta at the calorimeter. Directions
+    are not smeared.
+    """
     particles = crossing.particles
     particle_pt = particles.pt
     charged = np.flatnonzero(arrival.arrives & (particles.charge != 0))
@@ -211,12 +240,12 @@ def make_tracks(crossing: Crossing, arrival: Arrival, rng: np.random.Generator) 
 
 
 def _hits(particles: StableParticles, arrival: Arrival, mask: NDArray[np.bool_]) -> Hits:
-    """Where the particles of a mask hit a calorimeter."""
+    """Where the particles of a mask (num_particles,) hit a calorimeter, with their energies."""
     return Hits(particles.event[mask], arrival.eta[mask], arrival.phi[mask], particles.energy[mask])
 
 
 def _measured(tracks: TrackArrays, mask: NDArray[np.bool_]) -> MeasuredTracks:
-    """Where the tracks of a mask hit a calorimeter."""
+    """Where the tracks of a mask (n,) hit a calorimeter, with their measured energies."""
     tracks = tracks.select(mask)
     hits = Hits(tracks.event, tracks.arrival_eta, tracks.arrival_phi, tracks.energy)
     return MeasuredTracks(hits, tracks.resolution)
@@ -228,7 +257,10 @@ def _identified(
     efficiency: Callable[[Floats, Floats], Floats],
     rng: np.random.Generator,
 ) -> TrackArrays:
-    """Identified leptons of a PDG code, of falling pT in each event."""
+    """Identified leptons of a PDG code, in order of the events and of falling pT.
+
+    Each is drawn with the probability `efficiency(pt, arrival_eta)`.
+    """
     leptons = tracks.select(tracks.code == code)
     is_identified = rng.random(len(leptons.pt)) < efficiency(leptons.pt, leptons.arrival_eta)
     leptons = leptons.select(is_identified)
@@ -242,10 +274,15 @@ def _jets(
     neutrals: DetectedCandidates,
     rng: np.random.Generator,
 ) -> tuple[FoundJets, Integers]:
-    """Jets of candidates weighted by PUPPI, leptons included, and their tags."""
+    """Cluster jets, and draw their b-tags (num_jets,), as bits.
+
+    PUPPI weights reduce the pT of neutral candidates and hadrons from pile-up; those of weight 0
+    are dropped. Leptons enter with their full pT.
+    """
     is_lepton = np.isin(tracks.code, LEPTONS)
     hadrons = tracks.select(~is_lepton)
     flowing = DetectedCandidates.concatenate(hadrons, neutrals)
+    # The hadrons with a track come first in `flowing`.
     is_charged = np.arange(len(flowing.event)) < len(hadrons.pt)
     is_pile_up = np.zeros(len(flowing.event), np.bool_)
     is_pile_up[is_charged] = hadrons.is_pile_up
@@ -266,7 +303,10 @@ def _jets(
 
 
 def _missing_energy(candidates: DetectedCandidates, num_events: int) -> tuple[Floats, Floats]:
-    """Size and azimuth of the negative vector sum of all candidates, with those of pile-up."""
+    """Size and azimuth of the negative vector sum of pT of all candidates; both (num_events,).
+
+    Candidates of pile-up count too.
+    """
     event, pt, _, phi = candidates
     x = -np.bincount(event, pt * np.cos(phi), num_events)
     y = -np.bincount(event, pt * np.sin(phi), num_events)

@@ -20,8 +20,8 @@ from hep_simulation.particles import LEPTONS
 from hep_simulation.pythia_records import has_heavy_quark
 from pipeline.configuration.simulate_section import HeavyFlavourSettings, LeptonFilterSettings
 
-#: Transverse momentum of the evolution at which leptons are examined, and heavy quarks, which may
-#: come late [GeV].
+#: Pythia's showers evolve from high to low transverse momentum. Events are examined at these scales
+#: [GeV]: for leptons, and for heavy quarks, which may come late.
 _LEPTON_SCALE: Final = 6.0
 _QUARK_SCALE: Final = 5.0
 #: How much a lepton may miss the thresholds there, in transverse momentum [GeV] and pseudorapidity.
@@ -31,7 +31,7 @@ _MARGIN_PT: Final = 5.0
 _MARGIN_ETA: Final = 0.3
 #: A quark promises a lepton if its transverse momentum is this multiple of the threshold.
 _PROMISING: Final = 1.5
-#: Position in Pythia's evolution, and status of intermediate resonances.
+#: Pythia's number for the evolution of a decay, and its status of intermediate resonances.
 _IN_A_DECAY: Final = 5
 _RESONANCE: Final = -22
 #: Index of the first particle of the hard process that is not incoming.
@@ -41,7 +41,9 @@ _FIRST_OUTGOING: Final = 5
 class EarlyFilter(pythia8mc.UserHooks):  # type: ignore[misc]
     """Examines each event of Pythia at a scale [GeV], and vetoes most that are not promising.
 
-    Pythia calls the methods with names in camel case.
+    Of these, one in `thinning`, drawn by `rng`, is thinned instead: it stands for all of them.
+    Pythia calls the methods with names in camel case; `canVeto...` says whether it calls the method
+    `doVeto...`, whose result is whether Pythia drops the event.
     """
 
     def __init__(self, thinning: int, scale: float, rng: np.random.Generator) -> None:
@@ -56,7 +58,7 @@ class EarlyFilter(pythia8mc.UserHooks):  # type: ignore[misc]
         """Whether the current event stands for the vetoed ones."""
 
     def pop_num_vetoed(self) -> int:
-        """Number of events vetoed since the last call."""
+        """Number of events vetoed since the last call; it begins to count anew."""
         num_vetoed, self._num_vetoed = self._num_vetoed, 0
         return num_vetoed
 
@@ -64,7 +66,7 @@ class EarlyFilter(pythia8mc.UserHooks):  # type: ignore[misc]
         return True
 
     def doVetoProcessLevel(self, process: Any) -> bool:  # noqa: N802
-        """Whether Pythia drops a new hard process."""
+        """Whether Pythia drops a new hard process, since no shower can make it promising."""
         self.is_thinned = False
         return not self._may_promise(process) and self._draw_veto()
 
@@ -89,6 +91,10 @@ class EarlyFilter(pythia8mc.UserHooks):  # type: ignore[misc]
         raise NotImplementedError
 
     def _draw_veto(self) -> bool:
+        """Draw whether an event that is not promising is vetoed, unless the filter is off.
+
+        One that is not vetoed is a thinned event.
+        """
         self.is_thinned = self.is_on
         is_vetoed = self.is_on and self._rng.random() * self._thinning >= 1
         self._num_vetoed += is_vetoed
@@ -121,7 +127,7 @@ class EarlyLeptonFilter(EarlyFilter):
         self._thinned_events: list[Any] = []
 
     def pop_thinned(self) -> list[Any]:
-        """Records before hadronisation of the thinned events since the last call.
+        """Records before hadronisation of the thinned events since the last call, which it forgets.
 
         Pythia does not return these events.
         """
@@ -138,6 +144,7 @@ class EarlyLeptonFilter(EarlyFilter):
         return self.is_thinned
 
     def _may_promise(self, process: Any) -> bool:
+        """Whether the hard process has an electron or muon; it remembers these and the process."""
         self._process = process
         self._leptons = [
             (index, _origin(process, index))
@@ -147,6 +154,7 @@ class EarlyLeptonFilter(EarlyFilter):
         return bool(self._leptons)
 
     def _is_promising(self, event: Any) -> bool:
+        """Whether an electron or muon of the hard process is near the thresholds, or above."""
         min_pt = self._settings.min_pt - _MARGIN_PT
         max_eta = self._settings.max_eta + _MARGIN_ETA
         for lepton, origin in self._leptons:
@@ -156,7 +164,12 @@ class EarlyLeptonFilter(EarlyFilter):
         return False
 
     def _momentum(self, lepton: int, origin: int, event: Any) -> Any:
-        """Momentum of a lepton, moved with its resonance, which decays later in the record."""
+        """Momentum of a lepton of the hard process at the current stage of the shower.
+
+        The shower recoils change the momentum of a resonance, such as a W, before its decay is in
+        the record `event`. The momentum of the lepton is boosted from the old to the new momentum
+        of its first resonance, `origin`. Without a resonance it is that of the lepton itself.
+        """
         origin_momentum = event[event[origin].iBotCopy()].p()
         if origin == lepton:
             return origin_momentum
@@ -168,6 +181,6 @@ class EarlyLeptonFilter(EarlyFilter):
 
 
 def _origin(process: Any, index: int) -> int:
-    """Index of the first resonance of a decay chain."""
+    """Index of the first resonance of the decay chain of a particle; its own without any."""
     mother = process[index].mother1()
     return _origin(process, mother) if process[mother].status() == _RESONANCE else index

@@ -30,11 +30,13 @@ from pipeline.configuration.simulate_section import HeavyFlavourSettings, Lepton
 
 #: Pythia allows seeds from 1 to this number.
 LAST_SEED: Final = 900_000_000
+#: Pythia gives cross-sections in mb.
 _MB_TO_PB: Final = 1e9
+#: Events that Pythia generates in one call.
 _BATCH: Final = 100
 #: Charm and bottom quarks above this transverse momentum may give a jet its flavour [GeV].
 _MIN_PARTON_PT: Final = 10.0
-#: Events that Pythia may abort in a row.
+#: Number of events that Pythia may abort in a row.
 _MAX_ABORTED: Final = 1000
 _TOO_MANY_ABORTED: Final = (
     f"Pythia gives up {_MAX_ABORTED} events in a row. Correct the settings of the process; if it "
@@ -48,8 +50,9 @@ class HeavyQuarks(NamedTuple):
     """Charm and bottom quarks of a block of events, which give jets their flavour; all (n,)."""
 
     event: Integers
+    """Index of the event of each quark in the block."""
     flavour: Integers
-    """4 or 5."""
+    """4 for a charm quark, 5 for a bottom quark."""
     eta: Floats
     phi: Floats
 
@@ -66,11 +69,11 @@ class GeneratedBlock(NamedTuple):
     particles: StableParticles
     quarks: HeavyQuarks
     weights: Floats
-    """(num_events,)."""
+    """(num_events,) weight of each event; a generated event that passes by itself counts 1."""
 
     @classmethod
     def concatenate(cls, blocks: Iterable[GeneratedBlock]) -> GeneratedBlock:
-        """Several blocks as one."""
+        """Several blocks as one, with their events one after the other; empty without any block."""
         blocks = [_EMPTY, *blocks]
         num_events = [block.particles.num_events for block in blocks]
         first_events = offsets_from_counts(np.array(num_events))[:-1]
@@ -105,9 +108,14 @@ class Tally(NamedTuple):
 
 
 class Generator:
-    """Pythia with the settings of a process.
+    """Pythia with the settings of a process, which generates events that pass the lepton filter.
 
-    Seeds are 1 to `LAST_SEED`.
+    Args:
+        lines: Settings of Pythia, one a line.
+        energy_tev: Energy of the collisions in the centre of mass [TeV].
+        seed: From 1 to `LAST_SEED`.
+        lepton_filter: Thresholds of the filter; None for no filter.
+        heavy_flavour: How events with heavy quarks are repeated; None for no enrichment.
 
     Raises:
         GenerationError: Pythia refuses the settings.
@@ -132,18 +140,20 @@ class Generator:
             f"Random:seed = {seed}",
             "Check:abortIfVeto = on",
         ]
+        # Enriched events are hadronised by `resample_decays` instead.
         if heavy_flavour is not None:
             own_lines.append("HadronLevel:all = off")
         self._early_filter: Any = None
         if self._filter.min_pt > 0 and self._filter.thinning > 1:
             self._early_filter = _make_early_filter(self._filter, heavy_flavour, seed)
         self._pythia = start_pythia([*lines, *own_lines], self._early_filter)
-        # A file of hard processes has beams of its own.
+        # A file of hard processes has beams of its own, so the energy is checked again.
         actual_energy = self._pythia.infoPython().eCM()
         check_energy([f"Beams:eCM = {actual_energy}"], energy_tev)
 
         self.num_generated = 0
-        """Number of generated events so far."""
+        """Number of generated events so far, with vetoed ones, without those that Pythia aborts."""
+        # Events that Pythia returned, sums over those that pass, and the order within batches.
         self._num_completed = 0
         self._num_aborted_in_a_row = 0
         self._weight = 0.0
@@ -165,7 +175,10 @@ class Generator:
             yield block
 
     def tally(self) -> Tally:
-        """Sums over the events so far; the cross-section becomes more precise with every event."""
+        """Sums over the events so far; the cross-section becomes more precise with every event.
+
+        With an early filter it generates one more event, which is in no block.
+        """
         num_generated, num_completed = self.num_generated, self._num_completed
         if self._early_filter is not None:
             self._generate_without_veto()
@@ -174,7 +187,8 @@ class Generator:
             num_completed += 1
         num_completed = max(num_completed, 1)
         info = self._pythia.infoPython()
-        # Pythia's cross-section lacks vetoed events, and its error their number.
+        # Pythia leaves vetoed events out of its cross-section and its error. The factor includes
+        # them, and 1 / n with all events replaces the statistical part of the relative variance.
         cross_section = info.sigmaGen() * _MB_TO_PB * num_generated / num_completed
         relative_variance = 0.0
         if info.sigmaGen():
@@ -185,7 +199,7 @@ class Generator:
         return Tally(self.num_generated, self._weight, self._weight_squared, cross_section, error)
 
     def _generate_without_veto(self) -> None:
-        """Complete an event: Pythia computes the cross-section again only then."""
+        """Generate an event to its end, since Pythia updates the cross-section only then."""
         self._early_filter.is_on = False
         for _ in range(_MAX_ABORTED):
             if self._pythia.next():
@@ -195,7 +209,11 @@ class Generator:
         self._early_filter.is_on = True
 
     def _next_batch(self) -> GeneratedBlock:
-        """The events that pass of some generated ones."""
+        """Generate `_BATCH` events; the block has those that pass the filter.
+
+        Thinned events, of which the early filter keeps one of many, are added as versions with
+        drawn decays (`_resample_thinned`).
+        """
         # Vetoed and aborted events are None.
         records = ak.drop_none(self._pythia.nextBatch(_BATCH, "none"), axis=0)
         events: list[GeneratedBlock] = []
@@ -214,7 +232,11 @@ class Generator:
         return GeneratedBlock.concatenate(events)
 
     def _count(self, num_tried: int, num_completed: int, num_thinned: int = 0) -> None:
-        """Count events with the vetoed ones, but without those that Pythia aborts."""
+        """Count the events of a call of Pythia, with vetoed ones, without those that it aborts.
+
+        Raises:
+            GenerationError: Pythia aborted too many events in a row.
+        """
         num_vetoed = 0 if self._early_filter is None else self._early_filter.pop_num_vetoed()
         num_generated = num_completed + num_thinned + num_vetoed
         self._num_completed += num_completed
@@ -226,7 +248,11 @@ class Generator:
             raise GenerationError(_TOO_MANY_ABORTED)
 
     def _resample_thinned(self, partons: Any) -> GeneratedBlock:
-        """A thinned event: as many versions as the events that it stands for."""
+        """One event for a thinned one, which stands for `thinning` events.
+
+        Its decays are drawn this number of times; its weight is the number of versions that pass.
+        `partons` is its record before hadronisation.
+        """
         versions = resample_decays(
             self._pythia,
             partons,
@@ -237,7 +263,10 @@ class Generator:
         return _first_version(versions, partons, versions.num_passed)
 
     def _next_enriched(self, enrichment: HeavyFlavourSettings) -> GeneratedBlock:
-        """One generated event, or none if it does not pass."""
+        """Generate one event with enrichment: a block of one event, or none if no version passes.
+
+        The weight is the share of versions that pass, times `thinning` for a thinned event.
+        """
         pythia = self._pythia
         is_completed = pythia.next()
         self._count(1, int(is_completed))
@@ -246,6 +275,7 @@ class Generator:
         check_weights([pythia.infoPython().weight()])
         if not has_heavy_quark(pythia.event, enrichment.min_quark_pt):
             return _EMPTY
+        # A copy of the record, since every version overwrites it.
         partons = type(pythia.event)(pythia.event)
         versions = resample_decays(
             pythia,
@@ -265,6 +295,7 @@ class Generator:
 def _make_early_filter(
     settings: LeptonFilterSettings, heavy_flavour: HeavyFlavourSettings | None, seed: int
 ) -> Any:
+    """The early filter of leptons, or with enrichment that of heavy quarks."""
     from hep_simulation import early_filter  # noqa: PLC0415 - needs the extra `simulate`
 
     rng = np.random.default_rng([seed, 1])
@@ -274,7 +305,10 @@ def _make_early_filter(
 
 
 def _first_version(versions: Versions, partons: Any, weight: float) -> GeneratedBlock:
-    """The first version that passes, with the weight of all of them; or no event."""
+    """A block of the first version that passes, with a weight for all; empty if none passes.
+
+    The heavy quarks are those of `partons`, the record that all versions share.
+    """
     if versions.first is None:
         return _EMPTY
     quarks = [
@@ -288,7 +322,10 @@ def _first_version(versions: Versions, partons: Any, weight: float) -> Generated
 
 
 def _passing_events(records: ak.Array, lepton_filter: LeptonFilterSettings) -> list[GeneratedBlock]:
-    """The events of a batch that pass the filter, one block each."""
+    """The events of a batch that pass the filter, one block each, all of weight 1.
+
+    `records` are Pythia's event records as awkward arrays, one list of particles per event.
+    """
     num_events = len(records)
     event = np.repeat(np.arange(num_events), ak.to_numpy(ak.num(records.prt, axis=1)))
     flat = ak.flatten(records.prt)
@@ -298,6 +335,7 @@ def _passing_events(records: ak.Array, lepton_filter: LeptonFilterSettings) -> l
     pz = ak.to_numpy(flat.p.pz)
     energy = ak.to_numpy(flat.p.e)
 
+    # Pythia gives particles that did not decay or branch a positive status.
     is_stable = ak.to_numpy(flat.status) > 0
     particles = StableParticles(
         event_offsets(event[is_stable], num_events),
@@ -306,7 +344,7 @@ def _passing_events(records: ak.Array, lepton_filter: LeptonFilterSettings) -> l
         py[is_stable].astype(np.float64),
         pz[is_stable].astype(np.float64),
         energy[is_stable].astype(np.float64),
-        # Pythia calls the coordinates of vertices as those of momenta.
+        # In these arrays the coordinates of vertices have the names of momenta.
         ak.to_numpy(ak.fill_none(flat.vProd.px, 0.0))[is_stable],
         ak.to_numpy(ak.fill_none(flat.vProd.py, 0.0))[is_stable],
         ak.to_numpy(ak.fill_none(flat.vProd.pz, 0.0))[is_stable],

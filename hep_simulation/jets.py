@@ -12,6 +12,7 @@ from hep_simulation.generator import HeavyQuarks
 from hep_simulation.particles import Floats, Integers, event_offsets, wrapped
 from ingestion.thresholds import Jagged
 
+#: Radius parameter R of anti-kt.
 RADIUS: Final = 0.4
 #: Least pT of a jet [GeV].
 MIN_PT: Final = 15.0
@@ -60,7 +61,10 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
 
 
 def jet_flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
-    """5 for jets with a bottom quark in the cone, 4 with a charm quark, else 0; (num_jets,)."""
+    """(num_jets,) 5 for a jet with a bottom quark in the cone, 4 with a charm quark, else 0.
+
+    All pairs of jets and quarks of the same event are compared; a jet takes the highest flavour.
+    """
     flavours = np.zeros(len(jets.pt), np.int64)
     is_central = np.abs(quarks.eta) < _FLAVOUR_ETA
     by_event = np.argsort(quarks.event[is_central], kind="stable")
@@ -83,7 +87,10 @@ def jet_flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
 
 
 def b_tags(jets: FoundJets, flavour: Integers, rng: np.random.Generator) -> Integers:
-    """Bits of the loose (0), medium (1) and tight (2) tag, drawn independently; (num_jets,)."""
+    """(num_jets,) bits of the loose (0), medium (1) and tight (2) tag, drawn independently.
+
+    `flavour` (num_jets,) is 5, 4, or 0 for all others.
+    """
     tags = np.zeros(len(jets.pt), np.int64)
     for bit in range(3):
         efficiency = parameters.tag_efficiency(flavour, jets.pt, jets.eta, bit)

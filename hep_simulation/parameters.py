@@ -17,8 +17,9 @@ from hep_simulation.particles import Floats, Integers
 TRACKER_ETA: Final = 4.0
 TRACK_PT: Final = 0.2
 
-#: Edges in |eta| and efficiencies of the tracker above 1 GeV: charged hadrons, electrons above 10
-#: GeV, muons.
+#: Edges in |eta|, and efficiencies of the tracker between them: of charged hadrons above 1 GeV and
+#: below, of electrons above 10 GeV, and slope and value at 0 of a line in pT from 1 to 10 GeV.
+#: Muons have one efficiency up to `_MUON_ETA`, another one beyond.
 _EFFICIENCY_EDGES: Final = np.array([1.2, 2.5])
 _HADRONS: Final = np.array([0.97, 0.87, 0.82])
 _HADRONS_BELOW: Final = np.array([0.96, 0.85, 0.80])
@@ -28,8 +29,8 @@ _ELECTRONS_AT_0: Final = np.array([0.97, 0.82, 0.80])
 _MUON_ETA: Final = 2.8
 _MUONS: Final = (1.0, 0.95)
 
-#: Momentum resolution of charged hadrons: constant and slope [1/GeV], added in quadrature, in steps
-#: of 0.4 in |eta|.
+#: Relative momentum resolution of charged hadrons, in steps of 0.4 in |eta|: a constant, and a
+#: slope [1/GeV] times pT, added in quadrature.
 _HADRON_CONSTANT: Final = np.array(
     [0.0048, 0.0053, 0.0083, 0.0150, 0.0172, 0.0205, 0.0270, 0.0400, 0.0560, 0.0950]
 )
@@ -106,11 +107,16 @@ _TAG_FACTORS: Final = {
     5: np.array([[1, 0.85, 0.68, 0.33], [1, 0.73, 0.50, 0.25], [1, 0.65, 0.35, 0.18]]),
     4: np.array([[1, 0.75, 0.54, 0.27], [1, 0.57, 0.30, 0.15], [1, 0.62, 0.33, 0.16]]),
 }
+#: Share of other jets that have the loose, medium and tight tag.
 _MISTAGS: Final = (0.1, 0.01, 0.001)
 
 
 def tracking_efficiency(pid: Integers, pt: Floats, eta: Floats) -> Floats:
-    """Share of charged particles with a track; `eta` is that at the calorimeter."""
+    """(n,) share of charged particles with a track.
+
+    `pid` are PDG codes, `pt` in GeV, `eta` that at the calorimeter; all (n,). Below 1 GeV the share
+    falls in proportion to pT.
+    """
     abs_eta = np.abs(eta)
     row = np.searchsorted(_EFFICIENCY_EDGES, abs_eta)
     turn_on = np.minimum(pt, 1.0)
@@ -129,7 +135,10 @@ def tracking_efficiency(pid: Integers, pt: Floats, eta: Floats) -> Floats:
 
 
 def momentum_resolution(pid: Integers, pt: Floats, eta: Floats) -> Floats:
-    """Relative resolution of the momentum of tracks; for electrons of the energy."""
+    """(n,) relative resolution of the momentum of tracks, at most 1; for electrons of the energy.
+
+    The arguments are as for `tracking_efficiency`.
+    """
     abs_eta = np.abs(eta)
     row = np.minimum((abs_eta / 0.4).astype(np.int64), len(_HADRON_CONSTANT) - 1)
     hadrons = np.hypot(_HADRON_CONSTANT[row], _HADRON_SLOPE[row] * pt)
@@ -142,7 +151,11 @@ def momentum_resolution(pid: Integers, pt: Floats, eta: Floats) -> Floats:
 
 
 def energy_resolution(energy: Floats, eta: Floats, edges: Floats, terms: Floats) -> Floats:
-    """Standard deviation of the energy of a tower [GeV]."""
+    """(n,) standard deviation of the energy of towers [GeV].
+
+    It adds in quadrature a constant x E, a sampling term x sqrt(E), and noise. `terms` are these
+    three for each range of |eta| between the `edges`, (num_ranges, 3).
+    """
     constant, sampling, noise = terms[np.searchsorted(edges, np.abs(eta))].T
     variance = np.square(constant * energy) + np.square(sampling) * energy + np.square(noise)
     sigma: Floats = np.sqrt(variance)
@@ -150,7 +163,10 @@ def energy_resolution(energy: Floats, eta: Floats, edges: Floats, terms: Floats)
 
 
 def electron_identification(pt: Floats, eta: Floats) -> Floats:
-    """Share of electrons with a track that are identified; `eta` is that at the calorimeter."""
+    """(n,) share of electrons with a track that are identified.
+
+    `eta` is that at the calorimeter, `pt` in GeV.
+    """
     abs_eta = np.abs(eta)
     row = np.searchsorted(_IDENTIFIED_ETA, abs_eta)
     column = np.searchsorted(_IDENTIFIED_PT, pt)
@@ -158,17 +174,18 @@ def electron_identification(pt: Floats, eta: Floats) -> Floats:
 
 
 def muon_identification(pt: Floats, eta: Floats) -> Floats:
-    """Share of muons with a track that pass the tight identification.
+    """(n,) share of muons with a track that pass the tight identification.
 
-    Below 5 GeV it is set to 1, as in the card.
+    Up to 5 GeV it is 1, as in the card of Delphes.
     """
     return np.where(pt <= 5, 1.0, _TIGHT[np.searchsorted(_TIGHT_EDGES, np.abs(eta))])
 
 
 def tag_efficiency(flavour: Integers, pt: Floats, eta: Floats, bit: int) -> Floats:
-    """Share of jets with the loose (bit 0), medium (1) or tight (2) b-tag.
+    """(num_jets,) share of jets with the loose (bit 0), medium (1) or tight (2) b-tag.
 
-    `flavour` is 5, 4, or 0 for all others.
+    `flavour` is 5 for bottom, 4 for charm, 0 for all others. The curve in pT is interpolated, and
+    multiplied by a factor of the range in |eta|.
     """
     abs_eta = np.abs(eta)
     row = np.searchsorted(_TAG_ETA, abs_eta)
@@ -181,7 +198,10 @@ def tag_efficiency(flavour: Integers, pt: Floats, eta: Floats, bit: int) -> Floa
 
 
 def lognormal(mean: Floats, sigma: Floats, rng: np.random.Generator) -> Floats:
-    """Draw numbers of a mean and standard deviation, never negative; 0 where the mean is 0."""
+    """Draw (n,) log-normal numbers of a mean and standard deviation; 0 where the mean is 0.
+
+    They are never negative, unlike those of a Gaussian.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         width = np.sqrt(np.log1p(np.square(sigma / mean)))
         log_numbers = np.log(mean) - 0.5 * width**2 + width * rng.standard_normal(len(mean))

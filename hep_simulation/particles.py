@@ -20,7 +20,7 @@ Integers = NDArray[Any]
 #: Compiles a loop at its first call; a division by zero is infinite.
 compiled = partial(compiling.compiled, error_model="numpy")
 
-#: Radius of the isolation cone of leptons, and their codes.
+#: Radius of the isolation cone of leptons in eta and phi, and PDG codes of electrons and muons.
 CONE: Final = 0.3
 LEPTONS: Final = (11, 13)
 #: Charges of the stable particles with a charge, by PDG code; antiparticles have the opposite.
@@ -94,12 +94,15 @@ def offsets_from_counts(counts: Integers) -> Integers:
 
 
 def event_offsets(event: Integers, num_events: int) -> Integers:
-    """Offsets (num_events + 1,) of candidates in order of the events; `event` is (n,)."""
+    """Offsets (num_events + 1,) of candidates in order of the events.
+
+    `event` (n,) is the index of the event of each candidate.
+    """
     return offsets_from_counts(np.bincount(event, minlength=num_events))
 
 
 def charges(pid: Integers) -> Integers:
-    """Charges of stable particles, 0 for all others.
+    """(n,) charges [e] of particles by PDG code; 0 for codes that are not of stable charged ones.
 
     Examples:
         >>> charges(np.array([211, -211, 11, 22])).tolist()
@@ -123,7 +126,10 @@ def wrapped(phi: Floats) -> Floats:
 
 
 def passes(particles: StableParticles, settings: LeptonFilterSettings) -> NDArray[np.bool_]:
-    """Whether events have an isolated electron or muon above threshold; (num_events,)."""
+    """(num_events,) whether an event has an isolated, central electron or muon above threshold.
+
+    A threshold of 0 lets all events pass.
+    """
     if settings.min_pt == 0:
         return np.ones(particles.num_events, np.bool_)
     passing = np.zeros(particles.num_events, np.bool_)
@@ -139,7 +145,11 @@ def passes(particles: StableParticles, settings: LeptonFilterSettings) -> NDArra
 def _has_isolated_lepton(
     event: StableParticles, leptons: Integers, settings: LeptonFilterSettings
 ) -> bool:
-    """Whether one of the `leptons`, indices into a single event, is isolated and central."""
+    """Whether one of the `leptons`, indices into a single event, is isolated and central.
+
+    A lepton is isolated if the pT of all other visible particles in the cone around it add up to
+    less than `max_isolation` of its own.
+    """
     pt = event.pt
     eta = pseudorapidity(event.px, event.py, event.pz)
     phi = np.arctan2(event.py, event.px)

@@ -32,7 +32,11 @@ def overlay(
     settings: PileUpSettings,
     rng: np.random.Generator,
 ) -> Crossing:
-    """Add pile-up to hard events, and move all collisions along the beam."""
+    """Add pile-up to hard events, and move all collisions along the beam.
+
+    The number of further collisions of an event is drawn from a Poisson distribution. Without a
+    pool, or of mean 0, there are none.
+    """
     num_events = hard.num_events
     hard_z = beam_spot(num_events, settings.beam_spot_mm, rng)
     hard = hard._replace(z=hard.z + hard_z[hard.event])
@@ -42,6 +46,7 @@ def overlay(
 
     num_collisions = rng.poisson(settings.mean, num_events)
     collisions = _draw_collisions(pool, int(num_collisions.sum()), settings.beam_spot_mm, rng)
+    # `collisions.event` is the number of the collision of each particle; this is its hard event.
     event = np.repeat(np.arange(num_events), num_collisions)[collisions.event]
 
     # The particles of each event: first its own, then those of one collision after the other.
@@ -59,7 +64,10 @@ def overlay(
 def _draw_collisions(
     pool: StableParticles, num_collisions: int, spread_mm: float, rng: np.random.Generator
 ) -> StableParticles:
-    """Draw minimum-bias events, rotated around the beam and moved along it."""
+    """Draw minimum-bias events, rotated around the beam and moved along it.
+
+    Events are drawn with replacement. Each drawn collision is an event of the result.
+    """
     drawn = rng.integers(0, pool.num_events, num_collisions)
     angle = rng.uniform(-np.pi, np.pi, num_collisions)
     z = beam_spot(num_collisions, spread_mm, rng)
@@ -85,7 +93,10 @@ def _draw_collisions(
 
 
 def beam_spot(num_collisions: int, spread_mm: float, rng: np.random.Generator) -> Floats:
-    """Positions of collisions along the beam [mm]: a Gaussian, cut at `MAX_Z_MM`."""
+    """(num_collisions,) positions of collisions along the beam [mm].
+
+    They are drawn from a Gaussian; those beyond `MAX_Z_MM` are drawn again.
+    """
     z = rng.normal(0, spread_mm, num_collisions)
     while (is_outside := np.abs(z) > MAX_Z_MM).any():
         z[is_outside] = rng.normal(0, spread_mm, int(is_outside.sum()))

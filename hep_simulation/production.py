@@ -30,10 +30,10 @@ from hep_simulation.pythia_setup import GenerationError
 from ingestion.thresholds import Jagged
 from pipeline.configuration.simulate_section import POOL, SimulateSettings
 
-#: Events of a file of the pool, and of a block that is detected at once.
+#: Number of events in a file of the pool, and least number in a block that is detected at once.
 _POOL_FILE_EVENTS: Final = 500
 _BLOCK: Final = 50
-#: A process is refused after this number of generated events for each needed event.
+#: A process is refused if it generates more than this number of events for each needed event.
 _MAX_GENERATED_PER_EVENT: Final = 20_000
 #: A particle of the pool from within this distance of the beam [mm], above this |eta|, reaches no
 #: calorimeter.
@@ -47,7 +47,9 @@ class SimulatedFile(NamedTuple):
     process: str
     """Name of the process, or of the pool."""
     number: int
+    """Number of the file within its process, from 0."""
     events: int
+    """Number of events."""
 
     @property
     def name(self) -> str:
@@ -81,6 +83,7 @@ def pool_files(settings: SimulateSettings) -> list[SimulatedFile]:
 
 
 def _split_into_files(process: str, num_events: int, max_events: int) -> list[SimulatedFile]:
+    """Files of `max_events` events each; the last one has the rest."""
     return [
         SimulatedFile(process, index, min(max_events, num_events - start))
         for index, start in enumerate(range(0, num_events, max_events))
@@ -88,11 +91,14 @@ def _split_into_files(process: str, num_events: int, max_events: int) -> list[Si
 
 
 def read_record(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
-    """The record of a file that is complete; else None."""
+    """The record of a complete file; None if the file must be made.
+
+    A file is complete if its record can be read and agrees with its size and number of events.
+    """
     path = folder / file.name
     with suppress(OSError, ValueError, AttributeError, KeyError, RecursionError):
         record: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        # A file of an earlier generator, whose record lacks a number, is made again.
+        # Files of an earlier generator, whose records lack a number, are made again.
         has_tally = record.keys() >= set(Tally._fields)
         is_complete = path.stat().st_size == record["bytes"]
         if has_tally and is_complete and record["events"] == file.events:
@@ -101,7 +107,10 @@ def read_record(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
 
 
 def make_pool_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> None:
-    """Generate minimum-bias events and write their stable particles."""
+    """Generate minimum-bias events and write their visible stable particles below `folder`.
+
+    Particles that leave along the beam are left out.
+    """
     generator = Generator(
         list(MINIMUM_BIAS),
         energy_tev=settings.energy_tev,
@@ -126,7 +135,11 @@ def make_pool_file(file: SimulatedFile, settings: SimulateSettings, folder: Path
 
 
 def _is_lost(particles: StableParticles) -> NDArray[np.bool_]:
-    """Whether particles leave along the beam, beyond |eta| = 5, wherever their collision is."""
+    """(n,) whether particles from near the beam leave along it, beyond the calorimeters.
+
+    Their limit in |eta| is above the 5 of the calorimeters, so that they miss these wherever their
+    collision is along the beam.
+    """
     is_near_beam = np.hypot(particles.x, particles.y) < _NEAR_MM
     is_forward = np.abs(particles.pz) > np.sinh(_LOST_ETA) * particles.pt
     lost: NDArray[np.bool_] = is_near_beam & is_forward
@@ -149,7 +162,12 @@ def load_pool(paths: tuple[Path, ...]) -> StableParticles | None:
 def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> dict[str, Any]:
     """Generate, detect and write the events of a file; returns its record.
 
-    `folder` holds the complete pool.
+    The record, written after the file, has identity, digest and size of the file, and the tally of
+    the generator. `folder` holds the complete pool.
+
+    Raises:
+        GenerationError: Pythia refuses the settings, too few events pass, or the hard processes
+            come from a file and the events are in several files.
     """
     process = settings.process(file.process)
     generator = Generator(
@@ -197,7 +215,10 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
 
 
 def _blocks_to_detect(generator: Generator, file: SimulatedFile) -> Iterator[GeneratedBlock]:
-    """Blocks of at least `_BLOCK` events, until there are enough for the file."""
+    """Blocks of at least `_BLOCK` events, until there are enough for the file.
+
+    Blocks of the generator are joined. The last block may be smaller, or have surplus events.
+    """
     num_events = 0
     pending: list[GeneratedBlock] = []
     num_pending = 0
@@ -215,7 +236,10 @@ def _blocks_to_detect(generator: Generator, file: SimulatedFile) -> Iterator[Gen
 
 
 def _check_efficiency(generator: Generator, file: SimulatedFile, num_passed: int) -> None:
-    """Refuse a process of which nearly no event passes the lepton filter."""
+    """Refuse a process of which nearly no event passes the lepton filter.
+
+    `num_passed` is the number that has passed so far, for the message.
+    """
     if generator.num_generated > _MAX_GENERATED_PER_EVENT * file.events:
         raise GenerationError(
             f"process '{file.process}': {num_passed} of {generator.num_generated} generated events "
@@ -227,7 +251,8 @@ def _check_efficiency(generator: Generator, file: SimulatedFile, num_passed: int
 def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID) -> None:
     """Write detected events as Delphes does: a TTree of jagged branches such as `Jet.PT`.
 
-    The file appears complete. Its UUID is `identity`.
+    `collections` are named by the stems of branches. The file appears under its name only when it
+    is complete. Its UUID is `identity`.
     """
     columns = {name: candidates.to_awkward() for name, candidates in collections.items()}
     with (
@@ -246,7 +271,7 @@ def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID)
 
 
 def first_events(blocks: Sequence[Mapping[str, Jagged]], num_events: int) -> dict[str, Jagged]:
-    """The first events of several blocks, one after the other."""
+    """Join the collections of several blocks, and keep the first `num_events` events."""
     collections = {}
     for name in blocks[0]:
         candidates = [block[name] for block in blocks]
@@ -261,7 +286,7 @@ def first_events(blocks: Sequence[Mapping[str, Jagged]], num_events: int) -> dic
 
 
 def content_digest(collections: Mapping[str, Jagged]) -> str:
-    """Digest of all numbers, the same for equal events."""
+    """Digest of the names and numbers of all collections, the same for equal events."""
     digest = xxhash.xxh3_64()
     for name, candidates in sorted(collections.items()):
         digest.update(name.encode())
@@ -273,6 +298,7 @@ def content_digest(collections: Mapping[str, Jagged]) -> str:
 
 
 def _seeds(seed: int, process: str, file_number: int) -> list[int]:
+    """Seeds for NumPy's generator that differ for each file of each process."""
     digest = hashlib.sha256(process.encode()).digest()
     return [seed, int.from_bytes(digest[:8], "big"), file_number]
 

@@ -1,4 +1,4 @@
-"""Paths of particles in the solenoid, up to the surface of the calorimeter."""
+"""Computes the paths of particles in the solenoid, up to the surface of the calorimeter."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ RADIUS_MM: Final = 1290.0
 HALF_LENGTH_MM: Final = 3000.0
 #: Radius of curvature of 1 GeV in 1 T [mm].
 _MM_PER_GEV: Final = 1e3 / 0.299792458
+#: Particles of lower transverse momentum [GeV] count as flying along the beam.
 _MIN_PT: Final = 3e-5
 #: Longer than any path in the tracker [mm].
 _ENDLESS_MM: Final = 1e12
 
 
 class Arrival(NamedTuple):
-    """Where particles leave the tracker's volume, seen from its centre."""
+    """Where particles leave the tracker's volume, a cylinder, seen from its centre; all (n,)."""
 
     eta: Floats
     phi: Floats
@@ -30,7 +31,10 @@ class Arrival(NamedTuple):
 
 
 def propagate(particles: StableParticles) -> Arrival:
-    """Follow particles, on helices or straight lines, to the surface of the tracker's volume."""
+    """Follow particles to the surface of the tracker's volume.
+
+    Charged ones fly on helices around the beam's direction, neutral ones on straight lines.
+    """
     eta, phi, arrives = _arrivals(
         particles.charge,
         particles.px.astype(np.float64),
@@ -47,7 +51,11 @@ def propagate(particles: StableParticles) -> Arrival:
 def _arrivals(
     charge: Integers, px: Floats, py: Floats, pz: Floats, x: Floats, y: Floats, z: Floats
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """The fields of `Arrival`; all arrays are (n,)."""
+    """The fields of `Arrival`, from charge [e], momentum [GeV] and vertex [mm]; all (n,).
+
+    A path ends at the end cap or at the radius of the cylinder, whichever comes first. Along the
+    beam it is straight, so the transverse length of the path gives z at its end.
+    """
     num_particles = len(px)
     eta = np.full(num_particles, np.inf)
     phi = np.zeros(num_particles)
@@ -58,6 +66,7 @@ def _arrivals(
         if pt <= _MIN_PT or is_outside:
             continue
         slope = pz[i] / pt
+        # The transverse length [mm] after which the particle reaches the end cap.
         length_to_end = _ENDLESS_MM
         if slope != 0:
             length_to_end = (np.sign(slope) * HALF_LENGTH_MM - z[i]) / slope
@@ -79,7 +88,7 @@ def _arrivals(
 def _straight_path(
     ux: float, uy: float, x: float, y: float, length_to_end: float
 ) -> tuple[float, float, float]:
-    """Transverse length and end point of a straight path from (x, y) in the direction (ux, uy).
+    """Transverse length and end point [mm] of a straight path from (x, y), direction (ux, uy).
 
     It ends at the radius of the tracker, or after `length_to_end`.
     """
@@ -93,12 +102,12 @@ def _straight_path(
 def _circular_path(
     ux: float, uy: float, x: float, y: float, length_to_end: float, sign: int, radius: float
 ) -> tuple[float, float, float]:
-    """Transverse length and end point of a circular path from (x, y) in the direction (ux, uy).
+    """Transverse length and end point [mm] of a circular path from (x, y), direction (ux, uy).
 
     It ends at the radius of the tracker, or after `length_to_end`. In a field along z, circles are
-    clockwise for positive charges; `sign` is the sign of the charge.
+    clockwise for positive charges; `sign` is the sign of the charge, `radius` that of the circle.
     """
-    # From the centre of the circle to the particle, and the centre.
+    # (rx, ry) is the vector from the centre of the circle to the particle.
     rx, ry = -sign * radius * uy, sign * radius * ux
     centre_x, centre_y = x - rx, y - ry
     distance = max(np.sqrt(centre_x**2 + centre_y**2), 1e-9)
@@ -106,8 +115,8 @@ def _circular_path(
     length = length_to_end
     if abs(cosine) <= 1:
         # The circle crosses the radius of the tracker twice, at equal angles from the line between
-        # the centres. The particle meets the crossing first that lies ahead of it, clockwise for
-        # positive charges.
+        # the centres. The path ends at the crossing that the particle meets first on its way, which
+        # is clockwise for positive charges.
         half_angle = np.arccos(cosine)
         angle_to_line = sign * np.arctan2(
             centre_x * ry - centre_y * rx, centre_x * rx + centre_y * ry

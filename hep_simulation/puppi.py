@@ -16,16 +16,21 @@ from scipy.special import erf
 
 from hep_simulation.particles import Floats, Integers, compiled
 
+#: Radius of the cone around a candidate, in eta and phi.
 _CONE: Final = 0.2
 #: Nearer candidates are the candidate itself.
 _CORE: Final = 0.01
+#: Smaller weights become 0.
 _MIN_WEIGHT: Final = 0.05
 #: Share of the collisions that are found as vertices, for the thresholds of neutral candidates.
 _VERTEX_EFFICIENCY: Final = 0.7
 
 
 class _Region(NamedTuple):
+    """A range in |eta| with its own parameters of PUPPI."""
+
     min_eta: float
+    """Limits in |eta|."""
     max_eta: float
     min_pt: float
     """Least pT of the candidates that make the median [GeV]."""
@@ -61,7 +66,12 @@ class Flowing(NamedTuple):
 
 
 def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
-    """Weights from 0 to 1; (n,)."""
+    """(n,) weights from 0 to 1 of candidates; `num_vertices` (num_events,) counts the collisions.
+
+    Charged candidates have 1 or 0. Of a neutral one, the metric is compared with its median and
+    spread over the event; a weighted pT below a threshold, which grows with the number of vertices,
+    gives 0.
+    """
     is_hard = candidates.is_charged & ~candidates.is_pile_up
     weights = np.where(is_hard, 1.0, 0.0)
     num_found_vertices = np.floor(_VERTEX_EFFICIENCY * num_vertices)
@@ -81,7 +91,10 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
 
 
 def _metric(candidates: Flowing, sources: Flowing) -> Floats:
-    """Logarithm of the sum of (pT / Delta R)^2 of the sources in the cone; 0 without any."""
+    """(n,) logarithm of the sum of (pT / Delta R)^2 of the sources in the cone; 0 without any.
+
+    `sources` are the candidates that count in the sums.
+    """
     sources = sources.select(np.lexsort([sources.eta, sources.event]))
     num_events = 1 + max(candidates.event.max(initial=0), sources.event.max(initial=0))
     offsets = np.searchsorted(sources.event, np.arange(num_events + 1))
@@ -108,7 +121,11 @@ def _cone_sums(
     source_phi: Floats,
     source_pt2: Floats,
 ) -> Floats:
-    """Sums of (pT / Delta R)^2; the sources of each event are in order of eta."""
+    """(n,) sums of (pT / Delta R)^2 of the sources in the cone around each candidate.
+
+    The sources of event i are `source_offsets[i]:source_offsets[i + 1]`, in order of eta, so that
+    only those within the cone in eta are compared. `source_pt2` are squared pT [GeV^2].
+    """
     sums = np.zeros(len(event))
     for i in range(len(event)):
         source, end = source_offsets[event[i]], source_offsets[event[i] + 1]
@@ -126,7 +143,11 @@ def _cone_sums(
 def _pile_up_level(
     candidates: Flowing, metric: Floats, region: _Region, num_events: int
 ) -> tuple[Floats, Floats]:
-    """Median and spread of the metric in each event, over the candidates that a region uses."""
+    """Median and spread of the metric in each event, (num_events,) each, as the level of pile-up.
+
+    They are taken over the candidates of the region above its `min_pt`; only charged ones where the
+    region uses these.
+    """
     is_used = candidates.pt >= region.min_pt
     if region.charged:
         is_used &= candidates.is_charged
@@ -140,7 +161,9 @@ def _pile_up_level(
 def _medians(offsets: Integers, metric: Floats) -> tuple[Floats, Floats]:
     """Median of the metrics of each event that are not zero, and the spread below it.
 
-    Without any, the median is NaN. The metrics of each event are in rising order.
+    The spread is the root mean square distance from the median of the metrics not above it. An
+    event without candidates has the median NaN. The metrics of event i are
+    `metric[offsets[i]:offsets[i + 1]]`, in rising order.
     """
     num_events = len(offsets) - 1
     medians, spreads = np.full(num_events, np.nan), np.ones(num_events)
@@ -148,7 +171,7 @@ def _medians(offsets: Integers, metric: Floats) -> tuple[Floats, Floats]:
         metrics = metric[offsets[event] : offsets[event + 1]]
         if len(metrics) == 0:
             continue
-        # A metric of zero has no neighbour. The median is taken from the last zero on.
+        # A candidate of metric zero has no neighbour. The median is taken from the last zero on.
         num_skipped = max(int(np.sum(metrics <= 0.0)) - 1, 0)
         if metrics[num_skipped] != 0:
             num_skipped = 0
@@ -164,8 +187,12 @@ def _medians(offsets: Integers, metric: Floats) -> tuple[Floats, Floats]:
 
 
 def _weight(metric: Floats, median: Floats, spread: Floats) -> Floats:
-    """Probability that a candidate is not pile-up, from its metric beyond the median."""
-    # Without a neighbour the metric says nothing.
+    """(n,) probability that a candidate is not pile-up, from its metric beyond the median.
+
+    The distance above the median, in units of the spread, is taken as Gaussian. An event without a
+    median gives 1.
+    """
+    # A metric of 0 means no neighbour, and shows nothing.
     significance = np.where(metric == 0, 0.0, metric - median) / spread
     weight = np.where(significance > 0, erf(np.abs(significance) / np.sqrt(2)), 0.0)
     weight[weight < _MIN_WEIGHT] = 0.0

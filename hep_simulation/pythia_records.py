@@ -13,7 +13,7 @@ HEAVY_QUARKS: Final = (4, 5)
 
 
 def has_heavy_quark(event: Any, min_pt: float) -> bool:
-    """Whether an event has a charm or bottom quark above a transverse momentum [GeV]."""
+    """Whether an event has a final charm or bottom quark above a transverse momentum [GeV]."""
     return any(
         particle.idAbs() in HEAVY_QUARKS and particle.isFinal() and particle.pT() > min_pt
         for particle in event
@@ -21,12 +21,16 @@ def has_heavy_quark(event: Any, min_pt: float) -> bool:
 
 
 def select_particles(event: Any, indices: Iterable[int]) -> StableParticles:
-    """Some particles of a record, as one event."""
+    """The particles of a record at some indices, as one event.
+
+    `event` is Pythia's event record.
+    """
     rows = []
     for index in indices:
         particle = event[index]
         momentum = (particle.px(), particle.py(), particle.pz(), particle.e())
         vertex = (particle.xProd(), particle.yProd(), particle.zProd())
         rows.append((particle.id(), *momentum, *vertex))
+    # The shape keeps eight columns without any particle.
     pid, *columns = np.array(rows).reshape(-1, 8).T
     return StableParticles(np.array([0, len(rows)]), pid.astype(np.int32), *columns)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from hep_core.input_errors import InputFileError
 
 _PACKAGES: Final = ("pythia8mc", "fastjet")
-#: Where Pythia looks for its data, and their folder below a prefix.
+#: The variable that names the folder of Pythia's data, and this folder below a prefix.
 _DATA_VARIABLE: Final = "PYTHIA8DATA"
 _XML: Final = Path("share", "Pythia8", "xmldoc")
 _ENERGY: Final = re.compile(r"\s*Beams:eCM\s*=?\s*([\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
@@ -34,7 +34,9 @@ def require_packages() -> None:
 
 
 def start_pythia(lines: Sequence[str], hooks: Any) -> Any:
-    """Pythia with some settings, and an early filter or None.
+    """Start Pythia with some settings, one a line, and `hooks`, an early filter or None.
+
+    It sets the variable of Pythia's data in the environment, unless it is set.
 
     Raises:
         GenerationError: Pythia refuses the settings.
@@ -60,9 +62,9 @@ def start_pythia(lines: Sequence[str], hooks: Any) -> Any:
 
 
 def _data_folder(module: Path) -> Path:
-    """Folder of Pythia's particle data.
+    """Folder of Pythia's particle data; `module` is the file of the package.
 
-    The wheel installs it beside the package or below the environment.
+    The wheel installs the data beside the package or below the environment.
     """
     for prefix in (Path(sys.prefix), *module.parents):
         if (prefix / _XML / "Index.xml").is_file():
@@ -74,7 +76,10 @@ def _data_folder(module: Path) -> Path:
 
 
 def check_energy(lines: Iterable[str], energy_tev: float) -> None:
-    """Refuse settings with another energy: pile-up and plots have that of the config."""
+    """Refuse settings with another energy than that of the config, which pile-up and plots have.
+
+    `lines` are settings of Pythia, in which `Beams:eCM` is in GeV.
+    """
     for line in lines:
         match = _ENERGY.match(line)
         if match and not math.isclose(float(match[1]), 1000 * energy_tev, rel_tol=1e-6):
@@ -85,9 +90,9 @@ def check_energy(lines: Iterable[str], energy_tev: float) -> None:
 
 
 def check_weights(weights: Iterable[float]) -> None:
-    """Refuse events that Pythia weights.
+    """Refuse events to which Pythia gives another weight than 1.
 
-    The tally, the early filter and Event.Weight count each as one.
+    The tally, the early filter and Event.Weight count each event as one.
     """
     for weight in weights:
         if weight != 1:

@@ -13,7 +13,7 @@ from hep_simulation.particles import LEPTONS, StableParticles, passes
 from hep_simulation.pythia_records import select_particles
 from pipeline.configuration.simulate_section import LeptonFilterSettings
 
-#: Taus, and ground states of charm and bottom hadrons.
+#: PDG codes of taus, and of these and the ground states of charm and bottom hadrons.
 _TAU: Final = 15
 _DECAYING: Final = frozenset(
     {_TAU, 411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332}
@@ -37,14 +37,25 @@ def resample_decays(
     decays: int,
     lepton_filter: LeptonFilterSettings,
 ) -> Versions:
-    """Hadronise an event several times, and decay its taus and heavy hadrons many times in each."""
-    # Hadronisation leaves these unchanged; all other stable particles come after the partons.
+    """Hadronise an event several times, and decay its taus and heavy hadrons many times in each.
+
+    It replaces the current event of `pythia`.
+
+    Args:
+        pythia: The generator, with hadronisation switched off.
+        partons: The record of the event before hadronisation.
+        hadronisations: Number of hadronisations.
+        decays: Number of versions of the decays in each.
+        lepton_filter: The filter that versions must pass.
+    """
+    # Hadronisation leaves particles without colour unchanged; all others come after the partons.
     colourless = [
         index for index, parton in enumerate(partons) if parton.isFinal() and parton.colType() == 0
     ]
     first: StableParticles | None = None
     num_passed = 0
     for _ in range(hadronisations):
+        # Taus and heavy hadrons stay, while all other unstable particles decay.
         pythia.event = partons
         _switch_decays(pythia, on=False)
         is_hadronised = pythia.forceHadronLevel()
@@ -61,6 +72,7 @@ class _EventParticles:
     """Indices of the particles of an event before decays, by their role for the lepton filter."""
 
     def __init__(self, event: Any, indices: Iterable[int], min_pt: float) -> None:
+        # Particles that do not decay are stable; heavy hadrons and taus are hard or soft.
         self.stable: list[int] = []
         self.hard: list[int] = []
         """Hadrons hard enough for a lepton above the threshold, and all taus: Pythia decays the
@@ -90,10 +102,10 @@ class _EventParticles:
 def _decay_versions(
     pythia: Any, indices: list[int], num_versions: int, lepton_filter: LeptonFilterSettings
 ) -> Versions:
-    """Decay the current event many times.
+    """Decay the current event many times; `indices` are those of its particles.
 
-    Hard particles decay first. The soft ones decay, and the isolation is computed, only where there
-    is a lepton above the threshold.
+    To save time, hard particles decay first. The soft ones decay, and the isolation is computed,
+    only in versions with a lepton above the threshold. The record is as before after each version.
     """
     event = pythia.event
     size = event.size()
@@ -119,6 +131,7 @@ def _decay_versions(
             if passes(version, lepton_filter)[0]:
                 first = first or version
                 num_passed += 1
+        # Remove the products, and make the decayed particles final again.
         event.popBack(event.size() - size)
         for index in (*particles.hard, *particles.soft):
             event[index].statusPos()
@@ -142,5 +155,6 @@ def _merge(stable: StableParticles, products: StableParticles) -> StableParticle
 
 
 def _switch_decays(pythia: Any, *, on: bool) -> None:
+    """Let Pythia decay taus and heavy hadrons, or not."""
     for code in _DECAYING:
         pythia.particleData.mayDecay(code, on)

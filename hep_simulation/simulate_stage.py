@@ -1,4 +1,4 @@
-"""Generator, pile-up and a fast detector to ROOT files."""
+"""The stage that makes ROOT files of events: generator, pile-up and a fast detector."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pipeline.stages.base import Check, Context, Part, Result, Stage
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
+#: The module that makes the files; code that it imports makes a part stale.
 _CODE: Final = ("hep_simulation.production",)
 #: Settings of Pythia that name a file, in lower case as Pythia compares them.
 _FILE_SETTINGS: Final = frozenset({"beams:lhef", "beams:lhefheader", "slha:file"})
@@ -41,14 +42,17 @@ class Simulate(Stage):
         return bool(config.simulate.processes)
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """The numbers of events; all else belongs to the parts."""
+        """The numbers of events by process; all other settings belong to the parts."""
         return {
             f"simulate.{process.name}.events": process.events
             for process in config.simulate.processes
         }
 
     def parts(self, config: Config) -> dict[str, Part]:
-        """The pool of minimum-bias events, and each process."""
+        """The pool of minimum-bias events, and each process, by name.
+
+        A part has the settings on which its files depend, by key.
+        """
         settings = config.simulate
         pool_items = {
             "simulate.seed": settings.seed,
@@ -73,7 +77,10 @@ class Simulate(Stage):
         return any(folder.glob("*/*.json")) or any(folder.glob(f"{POOL}/[!.]*.npz"))
 
     def run(self, context: Context) -> Result:
-        """Make the missing files, each with its record."""
+        """Make the missing files, each with its record, in Spark tasks.
+
+        The counters have the sums of each process, from the records of its files.
+        """
         from hep_simulation.pythia_setup import require_packages
         from hep_simulation.spark_job import produce
 
@@ -83,6 +90,7 @@ class Simulate(Stage):
 
         @contextmanager
         def counter_on_bar(label: str, num_events: int) -> Iterator[Accumulator[int]]:
+            """A counter of events for tasks, shown as a progress bar."""
             with context.bar(label, "events") as bar, counted(spark, bar, num_events) as counter:
                 yield counter
 
@@ -126,7 +134,10 @@ SIMULATE: Final = Simulate()
 
 
 def _process_items(process: ProcessSettings) -> dict[str, Any]:
-    """Config keys of a process; the content of files counts, not their names."""
+    """Settings of a process by key; Pythia's are a digest.
+
+    The content of files that Pythia reads counts, not their names.
+    """
     prefix = f"simulate.{process.name}"
     lines = [_with_content(line) for line in process.lines()]
     items = flat_items(process.model_copy(update={"file": None, "pythia": []}), prefix)
@@ -150,7 +161,12 @@ def _digest(records: list[dict[str, Any]]) -> str:
 
 
 def _sum_records(records: list[dict[str, Any]], process: str) -> dict[str, Any]:
-    """Numbers of events, and the cross-section after the filter, of all files of a process."""
+    """Add up the records of all files of a process.
+
+    The cross-section before the filter is the mean over the files, weighted by their numbers of
+    generated events. Times the filter efficiency it is that after the filter; its error has both
+    uncertainties.
+    """
     records = [record for record in records if record["process"] == process]
     generated = sum(record["generated"] for record in records)
     passed_weight = sum(record["passed_weight"] for record in records)
@@ -166,7 +182,8 @@ def _sum_records(records: list[dict[str, Any]], process: str) -> dict[str, Any]:
     error_before = variance_sum**0.5 / generated
     relative_variance = 0.0
     if cross_section_before:
-        # The share of events with weights; (1 - efficiency) / number if all weights are 1.
+        # Relative variance of the efficiency of weighted events; for weights of 1 it is
+        # (1 - efficiency) / number of events that pass.
         efficiency_variance = passed_weight_squared / (efficiency * generated) ** 2 - 1 / generated
         relative_variance = (error_before / cross_section_before) ** 2
         relative_variance += max(efficiency_variance, 0.0)

@@ -37,8 +37,18 @@ def produce(
 ) -> list[dict[str, Any]]:
     """Make all missing files; returns the records of all files, in order.
 
-    `counted` opens a counter of events for the pool, then for the files, given its name and the
-    number of events.
+    The pool is made first, if any file is missing. Files in `folder` that these settings do not
+    name are removed at the end.
+
+    Args:
+        spark: Where the tasks run.
+        settings: The processes, the generator and the detector.
+        folder: Folder of all files; every task can reach it.
+        counted: Opens a counter of events, given its title and the number of events.
+        num_tasks: Gives the number of Spark tasks for a number of files.
+
+    Raises:
+        InputFileError: Files cannot be made.
     """
     files = process_files(settings)
     names = {file.name for file in (*pool_files(settings), *files)}
@@ -52,14 +62,16 @@ def produce(
         unfinished: Sequence[SimulatedFile],
         make: Callable[[SimulatedFile, SimulateSettings, Path], Any],
     ) -> list[Any]:
+        """Make some files in Spark tasks by `make`; returns its results."""
         with counted(label, sum(file.events for file in unfinished)) as num_events:
 
             def make_or_return_error(file: SimulatedFile) -> Any:
+                """The result of one file, or the error, in a task."""
                 try:
                     record = make(file, settings, folder)
                 except InputFileError as error:
-                    # The driver raises it. Spark would retry the task four times, and bury the
-                    # error in a Java trace.
+                    # The driver raises the error. If a task did, Spark would retry it four times
+                    # and hide the error in a Java trace.
                     return error
                 num_events.add(file.events)
                 return record
@@ -81,7 +93,11 @@ def produce(
 
 
 def _remove_obsolete(folder: Path, names: set[str]) -> None:
-    """Remove unfinished files of killed tasks, and files of a larger number of events."""
+    """Remove unfinished files of killed tasks, and files that are not among `names`.
+
+    A version with more events left the latter. `names` are paths below `folder`, without those of
+    the records.
+    """
     record_names = {str(Path(name).with_suffix(".json")) for name in names}
     for path in folder.glob("*/*"):
         is_output = path.name.startswith(".") or path.suffix in {".root", ".json", ".npz"}

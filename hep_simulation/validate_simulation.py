@@ -27,18 +27,21 @@ if TYPE_CHECKING:
     #: Numbers and their weights.
     Weighted = tuple[NDArray[np.float64], NDArray[np.float64]]
 
+#: Seed of the boosted trees and networks.
 _SEED: Final = 1
+#: Fields of candidates that are compared, by collection.
 _CANDIDATE_FIELDS: Final = {
     "tracks": ("pt", "eta", "z"),
     "photons": ("et", "eta"),
     "neutral_hadrons": ("et", "eta"),
     "jets": ("pt", "eta", "btag"),
 }
+#: Of a collection with more candidates about this number is compared, evenly chosen.
 _MAX_CANDIDATES: Final = 200_000
 
 
 class _Sample(NamedTuple):
-    """The selected events of a sample, and quantities to compare by name."""
+    """The selected events of a sample, and quantities to compare, with weights, by name."""
 
     events: WeightedEvents
     features: dict[str, Weighted]
@@ -48,10 +51,12 @@ class _Sample(NamedTuple):
 def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Path) -> list[str]:
     """Compare the samples of the config with reference files; returns lines for the terminal.
 
-    Writes `validation.json` and, for each sample, `<sample>-features.png` and
-    `<sample>-candidates.png`.
+    For each sample it trains boosted trees to tell simulated from reference events, and measures
+    the distance of each quantity. Networks trained on one kind of events are then tested on the
+    other. It writes `validation.json` and, for each sample, `<sample>-features.png` and
+    `<sample>-candidates.png` to the folder `out`.
 
-    `reference` is `SAMPLE=GLOB` each; the bundled files for samples that are not named.
+    Each `reference` is `SAMPLE=GLOB`; samples that are not named have the bundled files.
     """
     from ingestion.settings import SampleSettings
     from models.evaluation.sample_comparison import separation, transfer
@@ -103,7 +108,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
 
 
 def _reference_patterns(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
-    """Patterns of files by sample."""
+    """Patterns of files by sample, from options `SAMPLE=GLOB`; a sample may have several."""
     names = [sample.name for sample in config.samples]
     patterns: dict[str, list[str]] = {}
     for option in reference:
@@ -118,7 +123,10 @@ def _reference_patterns(reference: Sequence[str], config: Config) -> dict[str, l
 
 
 def _distances(simulated: _Sample, reference: _Sample) -> dict[str, float]:
-    """Distance of the cumulative distributions of each quantity."""
+    """Distance of the cumulative distributions of each quantity, between simulation and reference.
+
+    The result is by the name of the quantity, rounded to four decimals.
+    """
     from models.evaluation.curves import cumulative_distance
 
     reference_quantities = reference.features | reference.candidates
@@ -144,10 +152,12 @@ def _plot(simulated: _Sample, reference: _Sample, config: Config, path: Path) ->
 def _pairs(
     simulated: Mapping[str, Weighted], reference: Mapping[str, Weighted]
 ) -> dict[str, tuple[Weighted, Weighted]]:
+    """Simulated and reference numbers of each quantity, by name."""
     return {name: (weighted, reference[name]) for name, weighted in simulated.items()}
 
 
 def _transfer_line(tested: str, estimates: Mapping[str, Any]) -> str:
+    """The line about networks that are tested on one kind of events, `tested`."""
     texts = {
         name: with_error(estimate.value, estimate.error, " +- ")
         for name, estimate in estimates.items()
@@ -159,7 +169,10 @@ def _transfer_line(tested: str, estimates: Mapping[str, Any]) -> str:
 
 
 def _read(sample: SampleSettings, config: Config, print_note: Callable[[str], None]) -> _Sample:
-    """Read and select the events of a sample."""
+    """Read and select the events of a sample, and compute their features.
+
+    `print_note` gets a line about each skipped file.
+    """
     from features.columns import hlf_names
     from ingestion.files import find_input_files
     from models.evaluation.sample_comparison import WeightedEvents
@@ -184,7 +197,10 @@ def _read(sample: SampleSettings, config: Config, print_note: Callable[[str], No
 def _candidate_quantities(
     table: pa.Table, event_weights: NDArray[np.float64]
 ) -> dict[str, Weighted]:
-    """Numbers of candidates of each event, and fields of all candidates, with weights."""
+    """Numbers of candidates of each event, and fields of all candidates, by name, with weights.
+
+    A candidate has the weight of its event, (num_events,). Momenta are compared as logarithms.
+    """
     quantities: dict[str, Weighted] = {}
     for collection, fields in _CANDIDATE_FIELDS.items():
         title = collection.replace("_", " ")
@@ -192,6 +208,7 @@ def _candidate_quantities(
         counts = np.diff(lists.offsets.to_numpy())
         quantities[f"number of {title}"] = (counts.astype(np.float64), event_weights)
         candidates = lists.flatten()
+        # Every `step`-th candidate is compared.
         step = max(1, len(candidates) // _MAX_CANDIDATES)
         weights = np.repeat(event_weights, counts)[::step]
         for field in fields:
