@@ -58,7 +58,7 @@ def dense_forward(parameters: Array, widths: Integers, values: Array, num_rows: 
 
 @kernel
 def _as_matrix(vector: Array, start: int, num_rows: int, num_columns: int) -> Array:
-    """A part of a vector as a matrix, without a copy."""
+    """Return the part of a vector from `start` on as a matrix, without a copy."""
     return vector[start : start + num_rows * num_columns].reshape(num_rows, num_columns)
 
 

@@ -54,17 +54,21 @@ class GridSearchSettings(SettingsSection):
 
     @property
     def searched_depths(self) -> list[int]:
-        """Numbers of hidden layers to try."""
+        """Return the numbers of hidden layers to try."""
         return self.depths or [len(self.hidden)]
 
     @property
     def axes(self) -> tuple[Sequence[int], Sequence[float], Sequence[int]]:
-        """The values to try beside the layers."""
+        """Return the values to try of batch size, learning rate and number of epochs."""
         return self.batch_size, self.learning_rate, self.epochs
 
     @property
     def num_settings(self) -> int:
-        """Number of settings of the whole grid; values that are listed twice count once."""
+        """Return the number of settings of the whole grid.
+
+        It is the number of architectures, summed over the depths, times those of all other values.
+        Values that are listed twice count once.
+        """
         num_widths = [len(set(widths)) for widths in self.hidden]
         depths = set(self.searched_depths)
         num_architectures = sum(math.prod(num_widths[:depth]) for depth in depths)
@@ -73,6 +77,7 @@ class GridSearchSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _check_values_together(self) -> Self:
+        """Raise an error if a depth has no widths, or a random search has no number of trials."""
         deepest = max(self.searched_depths)
         if deepest > len(self.hidden):
             raise ValueError(

@@ -56,6 +56,7 @@ def run_search(
     results = _load_results(folder, trainings)
     num_reused = len(results)
     num_done.add(num_reused)
+    # Only trainings without a result are run.
     results |= _train_in_tasks(
         spark, search, folder, trainings - results.keys(), num_done, num_tasks
     )

@@ -45,7 +45,9 @@ from training.threads import thread_variables
 from training.transports.basics import Vector
 from training.transports.spark import deliver_sum, fetch_vector
 
+#: Longest message of an agent [bytes].
 _LONGEST_LINE: Final = 1 << 16
+#: Time for which `follow` waits for new connections before it reads messages [s].
 _LOOK_SECONDS: Final = 0.05
 #: Number of vectors that a task adds up.
 _VECTORS_PER_TASK: Final = 4

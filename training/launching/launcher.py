@@ -66,6 +66,7 @@ def launch(
         TrainingError: It cannot start, a rank failed or was lost too often, or no rank made
             progress. The message comes from that rank, or says what each was doing.
     """
+    # A single worker needs no launcher.
     if spec.train.workers == 1:
         _prepare_run(spec, on_loss)
         train(spec, Transport(), on_progress=on_progress)
@@ -123,7 +124,9 @@ class Job(NamedTuple):
     folder: Path
     """Folder of the ranks' log and errors."""
     run: RunRanks
+    """Starts all ranks once."""
     report_progress: ReportProgress
+    """Called with the progress of rank 0."""
     on_wait: Callable[[str], None] = lambda _: None
 
     @property
@@ -137,7 +140,7 @@ class Job(NamedTuple):
         return LaunchFiles(self.folder)
 
     def unfinished_runs(self) -> list[int]:
-        """Numbers of the runs without a summary, which the ranks write at the end of each."""
+        """Return the numbers of the runs that have no summary, which ranks write at their end."""
         return [
             run_number
             for run_number, spec in enumerate(self.specs)

@@ -39,8 +39,11 @@ class RunSpec(NamedTuple):
     """Specification of a training run; the ranks get it as JSON."""
 
     workload: WorkloadSettings
+    """The data and the network."""
     train: TrainSettings
+    """How to train."""
     out_dir: Path
+    """Folder of the results."""
 
     def save(self, path: Path) -> None:
         """Write the spec as JSON, without `train.launcher_args`.
@@ -114,6 +117,7 @@ def train(
     workload = spec.workload.open()
     device = choose_device(settings.device, workload)
     model = make_model(workload, settings, transport, device)
+    # With unequal data each row belongs to one worker; otherwise there is no partition.
     partition = workload.partition(settings, world_size=transport.world_size)
     reader = workload.reader(
         settings,
@@ -124,6 +128,7 @@ def train(
     work = ReaderWork(model, reader, draws=draws, alive=meter.alive)
     if watchdog is not None:
         watchdog.watch(meter)
+    # From here, messages of the training are measured; those of start and end are not.
     metered = MeteredTransport(transport, meter)
     files = DiskFiles(
         spec.out_dir,

@@ -45,6 +45,7 @@ def main(argv: list[str]) -> int:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     try:
         runs = read_runs(runs_path)
+        # All runs have the same number of workers; the first one's limit of a stall holds for all.
         settings = runs[0][1].train
         watchdog = Watchdog(
             files.stalls, files.signs, rank=world.rank, seconds=settings.stall_seconds

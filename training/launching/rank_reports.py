@@ -99,7 +99,9 @@ class Heartbeat(NamedTuple):
 
     host: str
     pid: int
+    """Number of its process on this host."""
     what: str
+    """How far it is; it completes a sentence that begins with the rank."""
 
 
 class LaunchFiles:
@@ -136,7 +138,7 @@ class LaunchFiles:
             shutil.rmtree(path, ignore_errors=True)
 
     def read_log(self) -> str:
-        """The output of the ranks so far."""
+        """Return the output of the ranks so far."""
         return self.log.read_text(errors="replace")
 
     def write_heartbeat(self, activity: str) -> None:
@@ -153,7 +155,7 @@ class LaunchFiles:
                 _write(self.present / f"rank-{ranks[0]}.json", heartbeat._asdict())
 
     def heartbeats(self) -> dict[int, Heartbeat]:
-        """The note of each rank about its start."""
+        """Return the note of each rank about its start, by rank."""
         heartbeats: dict[int, Heartbeat] = {}
         for path in self.present.glob("rank-*.json"):
             heartbeats[_rank_of_path(path)] = Heartbeat(**_read(path))
@@ -174,7 +176,7 @@ class LaunchFiles:
                         process.wait()
 
     def mark_started(self) -> None:
-        """Note that all ranks have found each other."""
+        """Note that all ranks have found each other: the start has succeeded."""
         self._started.touch()
 
     @property
@@ -197,7 +199,7 @@ class LaunchFiles:
             file.write(json.dumps({"what": cause}) + "\n")
 
     def lost_ranks(self) -> list[str]:
-        """Causes of the losses so far."""
+        """Return the causes of the losses so far, the first one first."""
         if not self._lost_ranks.exists():
             return []
         lines = self._lost_ranks.read_text(encoding="utf-8").splitlines()

@@ -39,6 +39,7 @@ _START_SECONDS: Final = 120.0
 _REGISTER_SECONDS: Final = 30.0
 #: Time for a command to end after its agent or the driver is gone [s].
 _GRACE_SECONDS: Final = 10.0
+#: Time between two checks whether something has ended or come [s].
 _LOOK_SECONDS: Final = 0.2
 #: Time after which a start says what it waits for [s].
 _SILENCE_SECONDS: Final = 10.0

@@ -193,6 +193,7 @@ class CheckpointFolder:
         """
         folders = [self._folder_at(position, world_size) for position in positions]
         last_folder = folders[-1]
+        # Of many positions only the last ones get a part.
         earlier_folders = folders[-_NUM_INCOMPLETE:-1]
         last_folder.mkdir(parents=True, exist_ok=True)
         path = last_folder / f"rank-{rank}.pt"
@@ -215,6 +216,8 @@ class CheckpointFolder:
         themselves the last; all then write the same.
         """
         for position in reversed(positions):
+            # At the first checkpoint that is complete already, or becomes so, the older ones are
+            # of no use.
             folder = self._folder_at(position, world_size)
             if (folder / "complete.json").exists():
                 return

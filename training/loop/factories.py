@@ -65,7 +65,10 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:
-    """The base optimiser over the flat vector: compiled code in host memory, torch's on a GPU."""
+    """Make the optimiser of a worker's model: compiled code in host memory, torch's on a GPU.
+
+    `model.flat` is one vector with all parameters.
+    """
     if model.flat.device.type == "cpu":
         return cast("Optimizer", VectorOptimizer(model.flat, settings))
     return torch_optimizer(model.flat, settings)

@@ -47,7 +47,9 @@ class EpochStats:
         #: Counters of the part of the epoch before a restart.
         self._counters_before_resume: Counters = {}
         self._sums = Sums()
+        """Sums over the batches of the epoch that the work no longer has."""
         self.steps = 0
+        """Number of this worker's steps in the epoch."""
         self.loop_counters: Counters = {}
         """Counters of the training loop itself since the start."""
 

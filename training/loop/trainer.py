@@ -224,7 +224,7 @@ class Trainer:
             plan, assignment = self._plan_epoch()
             # These are the events of each remaining step, of all workers together.
             batch_sizes = plan.samples[self._num_done :].tolist()
-            # The counter is set at the end of the epoch, since steps of a constant rate do not count.
+            # The counter is set at the end, since steps with a constant rate do not count samples.
             counter_at_end = self._sample_counter + sum(batch_sizes)
             self._clock.begin_epoch(
                 self._epoch,

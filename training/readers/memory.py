@@ -37,6 +37,7 @@ ReadGroup = Callable[[int], Iterator[Columns]]
 
 #: Bytes to decode at once, so that they stay in the processor's cache until they are copied.
 _DECODED_BYTES: Final = 2 << 20
+#: Size of the buffer of a file.
 _READ_BYTES: Final = 1 << 20
 #: Number of steps whose rows are copied together.
 _STEPS_AT_ONCE: Final = 32
@@ -170,7 +171,7 @@ class MemoryRows:
         return order
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """All rows in batches of a size, in order."""
+        """Yield all rows in batches of a size, in order; the last one may be smaller."""
         for start in range(0, len(self), size):
             yield self.rows.batch(np.arange(start, min(start + size, len(self))))
 
@@ -235,6 +236,7 @@ def _copy_batches(
         sizes: Number of rows of each batch.
     """
     bounds = [0, *accumulate(sizes)]
+    # Each item is a number of rows that have come into memory, in reading order.
     arriving_rows = memory.wait_for_ranges(row_ranges)
     num_in_memory = 0
     for first in range(0, len(sizes), _STEPS_AT_ONCE):

@@ -47,12 +47,12 @@ class ParquetDatasetPiece:
     partition_keys: Sequence[object] = ()
 
     def get_metadata(self) -> pq.FileMetaData:
-        """The footer of the file."""
+        """Read the footer of the file."""
         with self.open_file_func(self.path) as file:
             return pq.read_metadata(file)
 
     def read(self, columns: Collection[str], partitions: None) -> pa.Table:  # noqa: ARG002 - petastorm passes both
-        """The content of the row group."""
+        """Read these columns of the row group; `partitions` is part of the former interface."""
         with (
             self.open_file_func(self.path) as file,
             open_parquet(Path(self.path), file, pre_buffer=True) as parquet,

@@ -193,7 +193,7 @@ def plan_steps(rank_ranges: Iterable[Sequence[RowRange]], batch_size: int) -> Ep
 
 
 def count_rows(row_ranges: Iterable[RowRange]) -> int:
-    """Number of rows of some row ranges."""
+    """Return the number of rows of some row ranges."""
     return sum(stop - start for _, start, stop in row_ranges)
 
 

@@ -48,7 +48,10 @@ class BaseSettings(BaseModel, ABC):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """The settings that the result of a training depends on, as plain values; no paths."""
+        """Return the settings that the result of a training depends on, as plain values; no paths.
+
+        Checkpoints belong to these values.
+        """
         return self.model_dump(mode="json")
 
     @abstractmethod

@@ -93,7 +93,7 @@ class Draws:
         return Batch((augmented, *other_inputs), batch.labels, batch.weights)
 
     def state(self) -> dict[str, Any]:
-        """Position in the stream, in plain values."""
+        """Return the position in the stream, in plain values."""
         return dict(self._rng.bit_generator.state)
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from training.workloads.gradients import Sums, compute_sums, make_gradients
 
 
 class ValidationPart(NamedTuple):
-    """The part of the validation split that a worker evaluates."""
+    """The part of the validation split that a worker evaluates: one of `num_parts`, from 0."""
 
     part_index: int
     num_parts: int
@@ -55,7 +55,10 @@ class Work(Protocol):
         """Return the sums over the batches since `pop_sums`, without resetting them."""
 
     def buffers(self) -> Vector:
-        """A copy of the buffers of this worker's network, (num_buffers,) float64."""
+        """Return a copy of the buffers of this worker's network, (num_buffers,) float64.
+
+        Buffers are numbers that are no parameters, such as running means.
+        """
 
     def write_buffers(self, values: Vector) -> None:
         """Overwrite the buffers of this worker's network."""

@@ -30,7 +30,7 @@ class Workload(Protocol):
     """Changes the images of each training batch; None for no change."""
 
     def group_rows(self, split: Split) -> list[int]:
-        """Number of rows of each row group of a split."""
+        """Return the number of rows of each row group of a split."""
 
     def network(self) -> nn.Module:
         """Make the network with its initial weights.
@@ -39,10 +39,10 @@ class Workload(Protocol):
         """
 
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
-        """All rows of a split in host memory."""
+        """Read all rows of a split into host memory."""
 
     def labels(self, settings: TrainSettings) -> NDArray[np.int64]:
-        """(num_rows,) class of each row of the training split."""
+        """Return the class of each row of the training split, (num_rows,)."""
         labels: NDArray[np.int64] = self.rows("train", settings).rows.labels.numpy()
         return labels
 
@@ -101,5 +101,5 @@ class Workload(Protocol):
 
 
 def network_dtype(settings: TrainSettings) -> torch.dtype:
-    """The floating point type of the network."""
+    """Return the floating point type of the network, by `train.precision`."""
     return {"float32": torch.float32, "float64": torch.float64}[settings.precision]
