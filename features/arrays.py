@@ -52,7 +52,7 @@ class Leptons(NamedTuple):
 
 
 class Jets(NamedTuple):
-    """Jets with their b-tag bits."""
+    """Jets with their b-tag bits, whole numbers as floats: GeV, radians."""
 
     offsets: Indices
     pt: Floats
@@ -62,7 +62,7 @@ class Jets(NamedTuple):
 
 
 class EventArrays(NamedTuple):
-    """All inputs of the features."""
+    """All inputs of the features; the missing energy, (num_events,), in GeV and radians."""
 
     tracks: Tracks
     photons: Neutrals
@@ -120,7 +120,10 @@ def _leptons(table: pa.Table, flavours: Sequence[str]) -> Leptons:
 
 
 def _flat_fields(table: pa.Table, collection: str, fields: tuple[str, ...]) -> list[NDArray[Any]]:
-    """Offsets that begin at 0, and one flat array for each field."""
+    """Offsets (num_events + 1,) that begin at 0, and one flat float64 array for each field.
+
+    `fields` are the numbers of candidates to read from the column of lists `collection`.
+    """
     lists = table[collection].combine_chunks()
     offsets = lists.offsets.to_numpy().astype(np.int64)
     # flatten(), unlike .values and .field(), respects slices.

@@ -22,8 +22,11 @@ class Binning(NamedTuple):
     """Equal bins of a histogram, with underflow and overflow bins."""
 
     bins: int
+    """Number of bins."""
     low: float
+    """Lower edge of the first bin, in the unit of the feature."""
     high: float
+    """Upper edge of the last bin."""
     log: bool = False
     """Whether the histogram has a logarithmic axis of counts, for a steeply falling feature."""
 

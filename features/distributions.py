@@ -34,7 +34,7 @@ Histograms = dict[str, bh.Histogram[Any]]
 
 
 def histogrammed_features() -> dict[str, tuple[Feature, Binning]]:
-    """Features with a histogram, by the name of the histogram."""
+    """Features with a histogram and their bins, by the name of the histogram (`hlf.met`)."""
     features_by_group = {"hlf": [*HIGH_LEVEL, NUM_PARTICLES], "particles": PARTICLE}
     histogrammed = {}
     for group, features in features_by_group.items():

@@ -16,6 +16,7 @@ class FeatureFunction(NamedTuple):
     """How a high-level feature is computed."""
 
     function: Callable[[Any], Any]
+    """Takes `features.high_level.SelectedEvents`, returns one number per event."""
     is_plugin: bool = False
     needs: tuple[str, ...] = ()
     """Branches that it reads."""
@@ -63,6 +64,7 @@ def high_level_feature(
     """
 
     def register(function: F) -> F:
+        """Add the feature of a function to the tables; returns the function unchanged."""
         name = callable_name(function)
         binning = None
         if bins is not None:

@@ -32,7 +32,9 @@ class CountedJets(NamedTuple):
     event: Indices
     """(num_jets,) event of each jet."""
     pt: Floats
+    """(num_jets,) pT [GeV]."""
     is_b: NDArray[np.bool_]
+    """(num_jets,) whether a jet has a b-tag."""
 
 
 class SelectedEvents(NamedTuple):

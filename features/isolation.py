@@ -158,6 +158,7 @@ def grid_cells(
         copy; numbers of rows and columns.
     """
     num_candidates = candidates.pt.size
+    # As many cells around the beam as are at least as wide as the cone, and two for the copies.
     num_phi_cells = max(1, min(_MAX_CELLS, int(_TWO_PI / (cone * _MARGIN))))
     num_columns = num_phi_cells + 2
     min_eta = max(min(candidates.eta.min(), _MAX_ETA), -_MAX_ETA) if num_candidates else 0.0
@@ -165,6 +166,7 @@ def grid_cells(
     num_rows = min(_MAX_CELLS, int((max_eta - min_eta) / (cone * _MARGIN)) + 1)
     row_height = max(cone * _MARGIN, (max_eta - min_eta) / num_rows)
 
+    # A candidate has at most two copies, one at each end of phi.
     cells = np.empty(3 * num_candidates, np.int64)
     source = np.empty(3 * num_candidates, np.int64)
     phi = np.empty(3 * num_candidates)

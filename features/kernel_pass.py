@@ -134,6 +134,7 @@ def run_kernels(events_part: EventsFile, settings: FeatureSettings, folder: Path
             open_parquet(events_path, pre_buffer=is_remote(events_path)) as events_file,
             pa.ipc.new_file(str(unfinished), unmixed_schema(events_file.schema)) as writer,
         ):
+            # Row groups of events become batches of the output, one after the other.
             for group in range(events_file.num_row_groups):
                 events = events_file.read_row_group(group)
                 block = build_features(events, settings)
@@ -162,7 +163,11 @@ def _block_tally(events: pa.Table, block: FeatureBlock) -> StepCounts:
 
 
 def event_keys(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> EventKeys:
-    """The keys of all events in a file of unmixed rows; weights are multiplied by `factor`."""
+    """The keys of all events in a file of unmixed rows; weights are multiplied by `factor`.
+
+    Split, mixing and balance follow from the identity of an event alone, each by its own stream of
+    random numbers.
+    """
     rows = read_unmixed(path, factor=factor)
     uuids = rows["file_uuid"].to_pylist()
     entries = rows["entry"].to_numpy()
@@ -204,11 +209,15 @@ def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
 
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
-    """The selected events of a block in the schema `unmixed_schema()`."""
+    """The selected events of a block in the schema `unmixed_schema()`.
+
+    `events` is the table from which the block was made.
+    """
     schema = unmixed_schema(events.schema)
     arrays: dict[str, pa.Array] = {}
     for name, hlf_column in zip(hlf_names(), np.ascontiguousarray(block.hlf.T), strict=True):
         arrays[name] = pa.array(hlf_column)
+    # One list per event: the 11 numbers of its first particle, then those of the second, and so on.
     arrays["core"] = pa.LargeListArray.from_arrays(
         block.particle_offsets * NUM_CORE, block.core.ravel()
     )

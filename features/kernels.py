@@ -153,7 +153,7 @@ def _kernel_cuts(settings: FeatureSettings) -> Cuts:
 
 
 def _records(events: pa.Table, scales: EnergyScales) -> ak.Array:
-    """Events as awkward records, for the features of plugins."""
+    """Events as awkward records, with shifted energies, for the features of plugins."""
     import awkward as ak  # noqa: PLC0415 - for plugins only
 
     records = ak.from_arrow(events.combine_chunks())
@@ -206,6 +206,7 @@ def _apply_cuts_on_hlf(block: FeatureBlock, settings: FeatureSettings) -> Featur
     if passes.all():
         return block
     block.outcome[block.selected] = outcome
+    # The particles of dropped events are dropped too, and the offsets are counted again.
     num_particles = np.diff(block.particle_offsets)
     return block._replace(
         selected=block.selected[passes],

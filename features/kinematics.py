@@ -21,6 +21,7 @@ def delta_phi(phi1: float, phi2: float) -> float:
     if -math.pi < difference <= math.pi:
         # The usual case, without a remainder, which costs ten times a comparison.
         return difference
+    # Python's remainder is in [0, 2 pi).
     difference %= _TWO_PI
     if difference > math.pi:
         difference -= _TWO_PI

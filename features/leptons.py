@@ -26,13 +26,17 @@ class Cuts(NamedTuple):
     """One of `features.low_level.ORDERINGS`."""
     min_lepton_pt: float
     min_leptons: int
+    """Least number of isolated leptons of an event."""
     isolation_cone: float
+    """Radius of the isolation cone, in eta and phi."""
     own_track_dr: float
+    """A track nearer to the lepton than this is the lepton's own, in eta and phi."""
     max_tracks: int
     """Caps on the candidates of each kind in the particle list."""
     max_photons: int
     max_neutral_hadrons: int
     max_lepton_isolation: float = math.inf
+    """Limit of the sum of the three relative isolations."""
     max_lepton_abs_eta: float = math.inf
     max_leptons: int = sys.maxsize
 

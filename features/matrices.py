@@ -222,7 +222,10 @@ def list_columns(offsets: NDArray[np.int64], particles: Particles) -> dict[str, 
 
 
 def particles_from_core(core_columns: NDArray[np.float32]) -> Particles:
-    """Particles from their numbers as the kernels make them, transposed: (11, num_particles)."""
+    """Convert the numbers of particles, as the kernels make them, to the types of the columns.
+
+    `core_columns` is (11, num_particles): one row for each column of `PARTICLE_CORE`, all float32.
+    """
     arrays = []
     for numbers, dtype in zip(core_columns, PARTICLE_CORE.values(), strict=True):
         array = np.ascontiguousarray(numbers, dtype)

@@ -121,6 +121,7 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
     factors = {}
     for name, sample in samples.items():
         generated_sum = sample.sum_of_weights if sample.stated_sum is None else sample.stated_sum
+        # Both sums must be positive: one divides, the other gives the class its total weight.
         smaller_sum = min(sample.sum_of_weights, generated_sum)
         if not smaller_sum > 0:
             raise FeatureError(

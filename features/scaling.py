@@ -40,7 +40,11 @@ class ColumnStatistics(NamedTuple):
         return cls(len(rows), mean, np.square(columns - mean[:, None]).sum(axis=1))
 
     def merge(self, more: ColumnStatistics) -> ColumnStatistics:
-        """Statistics of both sets of rows together (Chan, Golub, LeVeque 1979)."""
+        """Statistics of both sets of rows together (Chan, Golub, LeVeque 1979).
+
+        The mean is weighted by the numbers of rows. To the sums of squared deviations comes a term
+        for the distance of the two means.
+        """
         rows = self.rows + more.rows
         if rows == 0:
             return self

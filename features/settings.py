@@ -62,6 +62,7 @@ class SplitSettings(BaseModel):
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
+        """Check that the shares add up to 1."""
         total = self.train + self.val + self.test
         if abs(total - 1.0) > 1e-9:
             raise ValueError(f"train, val and test add up to {total:g}; they must add up to 1")

@@ -339,6 +339,7 @@ def _run_kernels(
         """The file of an output, or on object storage its local copy."""
         return local_copy(output.path(kernels.parent), _scratch(kernels))
 
+    # One list of all files is faster than a request for each, on object storage.
     sizes = file_sizes(kernels.parent)
     reusable = {
         (output.name, output.digest): output for output in earlier if output.is_among(sizes)

@@ -116,6 +116,7 @@ def memory_limit(proc: Path = Path("/proc/self")) -> MemoryLimit:
 
 
 def _memory_of_host(proc: Path) -> MemoryLimit:
+    """The memory of the host, by the kernel's `meminfo`, else by the system's number of pages."""
     total = re.search(r"^MemTotal:\s+(\d+) kB", _read(proc / "meminfo"), re.MULTILINE)
     if total is None:
         return MemoryLimit(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the host")
@@ -123,6 +124,11 @@ def _memory_of_host(proc: Path) -> MemoryLimit:
 
 
 def _cgroup_limits(proc: Path) -> Iterator[MemoryLimit]:
+    """The memory limits of the cgroups of a process and of all groups above them.
+
+    The file is `memory.max` in version 2, where "max" means no limit, and `memory.limit_in_bytes`
+    in version 1.
+    """
     for group in cgroups("memory", proc):
         for folder in group.with_parents():
             for file in ("memory.max", "memory.limit_in_bytes"):
@@ -132,7 +138,11 @@ def _cgroup_limits(proc: Path) -> Iterator[MemoryLimit]:
 
 
 def killed_for_memory(proc: Path = Path("/proc/self")) -> int:
-    """Number of processes of the cgroup of this process that the kernel has killed for memory."""
+    """Number of processes in the cgroup of this process that the kernel has killed for memory.
+
+    The kernel counts them as `oom_kill` in a file whose name depends on the version of cgroups. The
+    count is that since the group was made.
+    """
     killed = 0
     for group in cgroups("memory", proc):
         for file in ("memory.events", "memory.oom_control"):

@@ -81,7 +81,10 @@ def cache_folder(name: str, parents: Iterable[Path]) -> Path:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether we can write to a folder, and no other user can change the folder or its parent."""
+    """Whether we can write to a folder, and no other user can change the folder or its parent.
+
+    It makes the folder. Both must belong to this user or root, and not be writable for everyone.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -96,7 +99,10 @@ def _is_private(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _cached_by_source(options: Mapping[str, Any]) -> Iterator[None]:
-    """Let numba cache the functions that are compiled in the context, with these options."""
+    """Let numba cache the functions that are compiled in the context, with these options.
+
+    It sets global state of numba and of `KernelCache`, and resets that of numba at the end.
+    """
     # Sets become sorted lists, since a set has another order in each process.
     KernelCache.options = json.dumps(options, sort_keys=True, default=sorted)
     numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCache.__name__}"  # type: ignore[attr-defined]

@@ -35,7 +35,10 @@ _MESSAGE: Final = re.compile(
 
 
 class DamagedOutputError(Exception):
-    """A file that this pipeline wrote has changed since."""
+    """A file that this pipeline wrote has changed since.
+
+    `damage` says how, and `stage` names the stage that wrote the file, empty if unknown.
+    """
 
     def __init__(self, path: Path | str, damage: str, stage: str = "") -> None:
         self.path = str(path)

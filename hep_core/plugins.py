@@ -123,7 +123,10 @@ def absolute_name(name: str, folder: Path | str = "") -> str:
 
 
 def plugin_error(error: BaseException) -> PluginError | None:
-    """An error with file and line of the plugin that raised it; None if none did."""
+    """A PluginError with file and line of the plugin in whose code an error was raised.
+
+    It is None if no plugin is in the traceback, or if the error is a PluginError already.
+    """
     if isinstance(error, PluginError):
         return None
     files = {module.__file__ for module in _loaded.values()}

@@ -201,7 +201,7 @@ def matching_files(pattern: str) -> list[str]:
 
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:
-    """Like `filesystem.exists`, but raises when a server is down or refuses."""
+    """Whether a name is there; `filesystem.exists` would say no where a server fails or refuses."""
     try:
         filesystem.info(name)
     except Exception as cause:

@@ -139,6 +139,7 @@ def measure(
     towers, hit_tower, track_tower = _hit_towers(calorimeter, hits, tracks.hits)
     num_towers = len(towers.event)
 
+    # The measured energy of each tower, 0 for noise.
     eta = 0.5 * (towers.min_eta + towers.max_eta)
     true_energy = np.bincount(hit_tower, hits.energy, num_towers)
     energy = parameters.lognormal(true_energy, calorimeter.resolution(true_energy, eta), rng)
@@ -148,6 +149,7 @@ def measure(
     candidate_eta = rng.uniform(towers.min_eta, towers.max_eta)
     candidate_phi = rng.uniform(towers.min_phi, towers.max_phi)
 
+    # The sum of its tracks, with its error, and what the tower has beyond it.
     track_energy = np.bincount(track_tower, tracks.hits.energy, num_towers)
     track_variance = np.square(tracks.resolution * tracks.hits.energy)
     track_sigma = np.sqrt(np.bincount(track_tower, track_variance, num_towers))
@@ -155,6 +157,7 @@ def measure(
     is_significant = excess > np.hypot(track_sigma, sigma)
     is_neutral = is_significant & (excess > calorimeter.min_energy)
     neutral = Hits(towers.event, candidate_eta, candidate_phi, excess)
+    # Towers without a neutral candidate scale their tracks to the mean of both measurements.
     best = _weighted_mean(track_energy, track_sigma, energy, sigma)
     is_scaled = (track_energy > 0) & ~is_neutral & np.isfinite(best)
     scale = np.divide(best, track_energy, out=np.ones(num_towers), where=is_scaled)

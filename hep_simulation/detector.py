@@ -221,6 +221,7 @@ def make_tracks(crossing: Crossing, arrival: Arrival, rng: np.random.Generator) 
     pt = particle_pt[tracked]
     px, py, pz = particles.px[tracked], particles.py[tracked], particles.pz[tracked]
     energy = particles.energy[tracked]
+    # Rounding may make the squared mass negative; it counts as 0 then.
     mass2 = np.square(energy) - np.square(px) - np.square(py) - np.square(pz)
     resolution = parameters.momentum_resolution(pid, pt, arrival.eta[tracked])
     return TrackArrays(

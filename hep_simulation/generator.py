@@ -74,8 +74,10 @@ class GeneratedBlock(NamedTuple):
     @classmethod
     def concatenate(cls, blocks: Iterable[GeneratedBlock]) -> GeneratedBlock:
         """Several blocks as one, with their events one after the other; empty without any block."""
+        # The empty block makes the joins below possible without any other.
         blocks = [_EMPTY, *blocks]
         num_events = [block.particles.num_events for block in blocks]
+        # The index of the first event of each block in the result, by which quarks are shifted.
         first_events = offsets_from_counts(np.array(num_events))[:-1]
         quarks = [
             block.quarks._replace(event=block.quarks.event + first_event)
@@ -100,6 +102,7 @@ class Tally(NamedTuple):
     cross_section_pb: float
     """Cross-section of the process before the filter [pb]."""
     cross_section_error_pb: float
+    """Its standard deviation [pb]."""
 
     @property
     def filter_efficiency(self) -> float:
@@ -199,7 +202,13 @@ class Generator:
         return Tally(self.num_generated, self._weight, self._weight_squared, cross_section, error)
 
     def _generate_without_veto(self) -> None:
-        """Generate an event to its end, since Pythia updates the cross-section only then."""
+        """Generate an event to its end, since Pythia updates the cross-section only then.
+
+        The early filter is off meanwhile. Aborted events are tried again.
+
+        Raises:
+            GenerationError: Pythia aborts too many events in a row.
+        """
         self._early_filter.is_on = False
         for _ in range(_MAX_ABORTED):
             if self._pythia.next():

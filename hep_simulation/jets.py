@@ -31,7 +31,11 @@ class FoundJets(NamedTuple):
 
 
 def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events: int) -> FoundJets:
-    """Cluster (n,) massless candidates with anti-kt, R = 0.4; `event` is in rising order."""
+    """Cluster (n,) massless candidates to jets above 15 GeV, with anti-kt, R = 0.4.
+
+    `event` is the index of the event of each candidate, in rising order; events are clustered
+    separately. pT is in GeV.
+    """
     import fastjet  # noqa: PLC0415 - the extra `simulate`
 
     momenta = {
@@ -71,6 +75,7 @@ def jet_flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
     central_quarks = HeavyQuarks(*(column[is_central][by_event] for column in quarks))
 
     num_events = 1 + max(jets.event.max(initial=0), quarks.event.max(initial=0))
+    # Lists of the indices of jets and of quarks, by event, give the pairs.
     jets_in_event = ak.unflatten(
         np.arange(len(jets.pt)), np.bincount(jets.event, minlength=num_events)
     )

@@ -20,6 +20,7 @@ class Crossing(NamedTuple):
     """Hard events with their pile-up."""
 
     particles: StableParticles
+    """All particles; those of the hard collision come first in each event."""
     is_pile_up: NDArray[np.bool_]
     """(n,) whether a particle comes from another collision than the hard one."""
     num_vertices: Integers

@@ -124,6 +124,7 @@ def make_pool_file(file: SimulatedFile, settings: SimulateSettings, folder: Path
         if num_events >= file.events:
             break
     particles = GeneratedBlock.concatenate(blocks).particles
+    # The last block may have surplus events.
     event = particles.event
     is_kept = (event < file.events) & particles.visible & ~_is_lost(particles)
     columns: dict[str, Any] = {"offsets": event_offsets(event[is_kept], file.events)}
@@ -148,7 +149,10 @@ def _is_lost(particles: StableParticles) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=1)
 def load_pool(paths: tuple[Path, ...]) -> StableParticles | None:
-    """The pool from its files; None if there are none."""
+    """The pool of minimum-bias events from its files; None if there are none.
+
+    A process keeps the last one in memory for the next call.
+    """
     if not paths:
         return None
     blocks = []
@@ -275,6 +279,7 @@ def first_events(blocks: Sequence[Mapping[str, Jagged]], num_events: int) -> dic
     collections = {}
     for name in blocks[0]:
         candidates = [block[name] for block in blocks]
+        # Number of candidates of each event.
         counts = np.concatenate([np.diff(jagged.offsets) for jagged in candidates])
         offsets = offsets_from_counts(counts[:num_events])
         fields = {}

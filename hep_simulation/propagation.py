@@ -25,6 +25,7 @@ class Arrival(NamedTuple):
     """Where particles leave the tracker's volume, a cylinder, seen from its centre; all (n,)."""
 
     eta: Floats
+    """Infinite for particles that do not arrive."""
     phi: Floats
     arrives: NDArray[np.bool_]
     """False for particles that begin outside, or fly along the beam."""

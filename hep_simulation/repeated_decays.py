@@ -85,6 +85,7 @@ class _EventParticles:
         """Whether there is such a lepton, or a particle that may decay to one."""
         for index in indices:
             particle = event[index]
+            # Only particles at the end of their decay chain count.
             if not particle.isFinal():
                 continue
             code = particle.idAbs()

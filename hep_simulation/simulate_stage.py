@@ -94,6 +94,7 @@ class Simulate(Stage):
             with context.bar(label, "events") as bar, counted(spark, bar, num_events) as counter:
                 yield counter
 
+        # An absolute path is also valid in executors, whose current folder may differ.
         out_dir = context.out_dir.absolute()
         records = produce(spark, settings, out_dir, counted=counter_on_bar)
         sums_by_process = {

@@ -72,6 +72,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
     with Bar(run_folder.console, "validate-simulation", "samples") as bar:
         for sample_index, sample in enumerate(config.samples):
             bar(sample_index, len(config.samples), sample.name)
+            # The label has no meaning here, since samples are compared one by one.
             bundled = str(bundled_events() / f"{sample.name}_13TeV_PU20_*.root")
             files = patterns.get(sample.name, [bundled])
             reference_settings = SampleSettings(name=sample.name, label=0, files=files)
@@ -94,6 +95,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
                 f"{sample.name}: {num_events} against {num_reference_events} events; boosted trees "
                 f"tell them apart with AUC {with_error(area.value, area.error, ' +- ')}"
             )
+        # Each network is trained on one kind of events, with the samples as classes.
         transfers = {
             "reference": transfer(reference_classes, simulated_classes, seed=_SEED),
             "simulation": transfer(simulated_classes, reference_classes, seed=_SEED),
@@ -137,7 +139,7 @@ def _distances(simulated: _Sample, reference: _Sample) -> dict[str, float]:
 
 
 def _plot(simulated: _Sample, reference: _Sample, config: Config, path: Path) -> None:
-    """Write `<path>-features` and `<path>-candidates`."""
+    """Draw the features and the candidates of a sample; writes `<path>-features`, `-candidates`."""
     from models.evaluation.sample_comparison import plot_comparison
     from models.evaluation.style import PlotLabels, save_figure
 

@@ -85,6 +85,7 @@ def column_numbers(
         raise WrongBranchTypeError(
             f"{location.text} holds text; a number per event is needed. Correct {key}."
         )
+    # A position names one number of a list per event; every list must have it.
     if source.position is not None:
         if array.ndim != 2:
             raise WrongBranchTypeError(
@@ -123,6 +124,7 @@ def variation_numbers(
     Raises:
         WrongBranchTypeError: A list has another length, so that its numbers mean something else.
     """
+    # A branch with a number for each event has no empty lists.
     if array.ndim == 1:
         numbers = column_numbers(array, column, source, path=path, dtype="float64", first=first)
         return Variation(numbers, np.ones(len(array), np.bool_))

@@ -35,7 +35,10 @@ def _carry_over(info: FileInfo, old: FileInfo | None) -> FileInfo:
 
 
 def _has_same_content(info: FileInfo, old: FileInfo) -> bool:
-    """Whether a file is unchanged: size and entries are equal, and the time or the digest is."""
+    """Whether a file is unchanged: size and entries are equal, and so is the time or the digest.
+
+    The content is read only if the time differs. If it cannot be read, the file counts as changed.
+    """
     if (info.size, info.entries) != (old.size, old.entries):
         return False
     # A file without entries has no digest: nothing of it was read.

@@ -109,7 +109,7 @@ def check_conflicts(infos: Sequence[FileInfo]) -> None:
 
 
 def _check_unique(infos: Sequence[FileInfo]) -> None:
-    """Refuse two files of the same UUID."""
+    """Refuse two files of the same UUID, whose events would count twice."""
     by_uuid: dict[str, FileInfo] = {}
     for info in infos:
         first = by_uuid.setdefault(info.uuid, info)

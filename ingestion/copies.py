@@ -94,6 +94,7 @@ def _hashes(candidates: Jagged) -> UInt64s:
     momenta = np.column_stack([candidates.size, candidates.fields["eta"]])
     # The two float32 of a row are read as one 64-bit integer.
     bits: UInt64s = np.ascontiguousarray(momenta, np.float32).view(np.uint64).ravel()
+    # 32 bits of phi are spread over 64 by the constant, and added.
     bits += candidates.fields["phi"].astype(np.float32).view(np.uint32) * _ODD
     hashes = bits * _GOLDEN
     hashes ^= hashes >> np.uint64(32)

@@ -18,6 +18,7 @@ class FileInfo(NamedTuple):
     """Class of its events, an index; None if `label_by` gives the class of each event."""
     path: str
     uuid: str
+    """Its identity: the UUID in the ROOT file, or one of its content or of its tree."""
     entries: int
     size: int
     """Size [bytes]."""

@@ -99,6 +99,7 @@ def inventory(
         results = pool.map(
             lambda source: _check_file(source, settings, known.get(source.path)), sources
         )
+        # Results come in the order of the sources, whichever thread is ready first.
         for num_checked, (source, result) in enumerate(zip(sources, results, strict=True), start=1):
             if isinstance(result, FileInfo):
                 files.infos.append(result)

@@ -95,7 +95,10 @@ class Branch(NamedTuple):
         return self.select_leaf(ak.Array(form.length_zero_array()))
 
     def _check_entries(self) -> None:
-        """Refuse a branch with another number of entries than its tree."""
+        """Refuse a branch with another number of entries than its tree.
+
+        Its numbers cannot be assigned to the events of the tree.
+        """
         num_entries = int(self.branch.num_entries)
         num_in_tree = int(self.branch.tree.num_entries)
         if num_entries != num_in_tree:
@@ -118,7 +121,10 @@ class BranchNames(Mapping[str, Branch]):
     """
 
     def __init__(self, tree: Any, file: str) -> None:
-        """Index the branches of a tree of a file."""
+        """Index the branches of an open tree by all their names; `file` is its path, for messages.
+
+        Several branches may share a name, which `__getitem__` then refuses.
+        """
         self.file = file
         self._by_path: dict[str, list[Branch]] = {}
         self._by_plain_name: dict[str, list[Branch]] = {}
@@ -212,6 +218,7 @@ def field_sources(
     """
     sources = {field: names[branch] for field, branch in branches.items()}
     arrays = {field: source.empty_array() for field, source in sources.items()}
+    # Fields of candidates need lists of numbers, the missing energy one number per event.
     for field, array in arrays.items():
         if array.fields:
             raise _no_numbers_error(sources[field], names)
@@ -303,6 +310,7 @@ def _is_momentum(field: str) -> bool:
 
 
 def _same_branch_error(source: Branch, first_field: str, field: str) -> WrongBranchTypeError:
+    """The error about one branch for two fields."""
     return WrongBranchTypeError(
         f"{source.file}: '{first_field}' and '{field}' would both be read from branch "
         f"'{source.path}'. Map a branch of its own for each in ingest.branch_map."
@@ -326,6 +334,7 @@ def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, num_
     paths = [_lower(source.path) for source in sources]
     last_parts = [_lower(_short(source.path)) for source in sources]
     usual_names = set()
+    # Counters may repeat the folder of the branches in their name, or not.
     for stem in {_common_stem(paths), _common_stem(last_parts)} - {""}:
         for pattern in _COUNTERS:
             usual_names |= {pattern.format(stem), pattern.format(f"{stem}s")}

@@ -58,6 +58,7 @@ def _missing_weights(files: Sequence[FileInfo]) -> Iterator[str]:
     if not without_weights:
         return
     samples = _sample_names(without_weights)
+    # A dictionary keeps each name once, in order.
     candidates = dict.fromkeys(name for file in without_weights for name in file.like_weights)
     if candidates:
         branches = list(candidates)
@@ -191,6 +192,8 @@ def _lacks(counts: Counts, counter: str) -> bool:
 
 def _unusual_events(name: str, counts: Counts) -> Iterator[str]:
     """Sentences about the events of one sample, from its counters."""
+    # Events of no class, without a weight, and with numbers that are not finite are certain; large
+    # momenta and swapped angles are guesses from the distributions.
     if num_without_class := counts.get(tally.NO_CLASS):
         yield (
             f"{num_without_class} events of {name} are of no class (`null` in label_by) and are "

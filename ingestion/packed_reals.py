@@ -61,6 +61,7 @@ class Packing(NamedTuple):
     """
 
     low: float = 0.0
+    """Lower limit of the range."""
     steps_per_unit: float = 0.0
     """Packed integers per unit above `low`; 0 without a range."""
     num_bits: int = 0
@@ -144,6 +145,8 @@ class AsPackedReals(AsDtype):  # type: ignore[misc] # uproot has no types
 
     def basket_array(self, *args: Any) -> NDArray[np.floating]:
         """The unpacked numbers of a basket; the arguments are those of uproot's base class."""
+        # The base class gives the numbers as they are in the file: only pairs of exponent and
+        # mantissa have named fields.
         packed: NDArray[Any] = super().basket_array(*args)
         real: np.dtype[np.floating] = self.to_dtype.base
         if packed.dtype.names:

@@ -82,7 +82,10 @@ def _classes(
 def _copies_error(
     copies: Copies, ranges: Sequence[EntryRange], is_in_two_classes: NDArray[np.bool_]
 ) -> ConflictingFilesError:
-    """The error about the first copy, preferably one in another class than its original."""
+    """The error about the first copy, preferably one in another class than its original.
+
+    `is_in_two_classes` is (num_copies,).
+    """
     num_copies = len(is_in_two_classes)
     # If all are False, `argmax` gives 0: the first copy.
     first = int(is_in_two_classes.argmax())

@@ -176,7 +176,13 @@ def _raw_events(
 
 
 def _weights(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArray[np.float64]:
-    """(num_events,) weights of the sample; 1 without a branch."""
+    """(num_events,) weights of the sample; 1 without a branch.
+
+    `first` is the entry of the first event, for messages.
+
+    Raises:
+        WrongBranchTypeError: The branch holds no numbers, or its lists have different lengths.
+    """
     if "weight" not in arrays:
         return np.ones(len(arrays["met"]))
     source = ColumnSource.of_weight(info.weight)

@@ -118,6 +118,7 @@ def _unusual_events(
     threshold, `is_wrapped` the events of which an azimuth was out of range.
     """
     jets = raw.collections["jets"]
+    # Charges of candidates below threshold do not count, since these are dropped.
     has_other_charge = np.zeros(raw.num_events, np.bool_)
     for name in ("electrons", "muons", "tracks"):
         candidates = raw.collections[name]

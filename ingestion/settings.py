@@ -106,6 +106,7 @@ class SampleSettings(SettingsSection):
     @field_validator("sum_of_weights", mode="before")
     @classmethod
     def _check_sum(cls, value: object) -> object:
+        """Accept a number above 0 as a float, a text of the form of a branch or bin, and None."""
         if value is None:
             return None
         if isinstance(value, str) and re.fullmatch(r"[^.]+\..+|.+\[[1-9][0-9]*\]", value):
@@ -119,6 +120,7 @@ class SampleSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _has_labels(self) -> Self:
+        """Check that either `label` or `label_by` gives classes, and that conditions are valid."""
         if (self.label is None) != bool(self.label_by):
             number = "no" if self.label is None else "both"
             raise ValueError(
@@ -152,6 +154,7 @@ class SampleSettings(SettingsSection):
     @field_validator("weight", mode="before")
     @classmethod
     def _check_weight(cls, value: object) -> object:
+        """Accept a branch, `none` in any case of letters, and None; refuse products."""
         if value is None:
             return None
         if isinstance(value, str):
@@ -239,6 +242,7 @@ class IngestSettings(SettingsSection):
     @field_validator("pass_through")
     @classmethod
     def _check_pass_through(cls, columns: list[str]) -> list[str]:
+        """Refuse names that begin as those of the columns of `ingest.weights` do."""
         for name in columns:
             if name.startswith(WEIGHT_PREFIX):
                 raise ValueError(

@@ -94,10 +94,12 @@ def ingest(
     read = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
     bad = [*bad, *_new_bad_files(infos, read.problems, settings)]
     check_number_of_bad_files(bad, settings)
+    # A file with a problem in one range is left out as a whole.
     _remove_unfinished(out_dir, read.problems)
 
     parts = [part for file_parts in reused.values() for part in file_parts]
     parts += [part for part in read.parts if part.file_uuid not in read.problems]
+    # Copies can be found only when the keys of all files are there.
     with_copies = ranges_with_copies(parts, infos, settings, out_dir)
     read_again = _read(spark, with_copies, settings, out_dir, num_tasks=num_tasks)
     paths = {info.uuid: info.path for info in infos}
@@ -162,6 +164,7 @@ def _new_bad_files(
         problem = problems.get(info.uuid)
         if problem is None:
             continue
+        # All errors are collected first, so that one message can list them.
         if fails or not problem.may_be_skipped:
             to_raise.append((info.path, problem))
         bad.append(

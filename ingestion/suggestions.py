@@ -77,6 +77,7 @@ def _nearest_map(
     for field, branch in missing.items():
         if field not in layout_branches:
             continue
+        # A stem for the collection may give this field and those that follow.
         collection = field.partition(".")[0]
         if collection in COLLECTIONS and collection not in branch_map:
             stem = _nearest_stem(collection, names, available)
@@ -129,6 +130,7 @@ def _nearest_branch(field: str, branch: str, available: Collection[str]) -> str 
         usual_name = names.branches({})[field]
         if usual_name in available:
             return usual_name.replace(".", "_")
+    # Names are compared without case and kind of separator.
     by_plain_name = {_plain(name): name for name in available}
     nearest = difflib.get_close_matches(_plain(branch), by_plain_name, n=1, cutoff=_NEAR_ENOUGH)
     return by_plain_name[nearest[0]] if nearest else None

@@ -100,7 +100,7 @@ def sum_counts(tallies: Iterable[Counted]) -> StepCounts:
 
 
 def sums_by_sample(tallies: Iterable[CountedSample]) -> SampleSums:
-    """Add up the tallies of each sample, of which each part of the events has one."""
+    """Add up the tallies of each sample; `tallies` has one for each part of the events."""
     by_sample: dict[str, list[CountedSample]] = {}
     for tally in tallies:
         by_sample.setdefault(tally.sample, []).append(tally)
