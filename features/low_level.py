@@ -172,6 +172,7 @@ def particle_list(
     """
     listed = listed_candidates(candidates, lepton, cuts)
     if cuts.ordering != 0:
+        # Squared distances have the same order; the factor -1 puts the farthest first.
         distance2 = delta_r2(candidates.eta[listed], candidates.phi[listed], lepton.eta, lepton.phi)
         listed = sorted_by(cuts.ordering * distance2, listed, candidates)
     core[: listed.size + 1] = 0.0

@@ -86,6 +86,7 @@ def plan_mixing(
         weights_by_split.append(
             class_weights(keys.label[events], keys.weight[events], classes, split=name)
         )
+        # Hashes are random, so this order mixes classes and files.
         mixed = events[np.argsort(keys.mixing[events], kind="stable")]
         size = group_size(
             len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers

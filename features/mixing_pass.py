@@ -127,6 +127,7 @@ def write_groups(
     rows = gather_rows(_pick_rows(files, events, scratch), len(events))
     written_groups = []
     histograms = []
+    # The gathered rows have the order of the row groups, so each is a slice.
     start = 0
     for group in groups:
         group_rows = rows.slice(start, len(group.events))

@@ -75,6 +75,7 @@ class AuthenticatedListener:
                 accepted.append(client)
                 del self._handshakes[client]
                 continue
+            # A complete token that was not accepted is wrong.
             is_complete = len(handshake.received) == len(self._token)
             if is_complete or time.monotonic() >= handshake.deadline:
                 client.close()

@@ -123,6 +123,7 @@ class KernelCache(UserProvidedCacheLocator):
     """Options of the functions that are being compiled, as JSON."""
 
     def __init__(self, py_func: FunctionType, py_file: str) -> None:
+        # The base class names the files of a function by this line and puts them in this folder.
         self._lineno = py_func.__code__.co_firstlineno
         self._cache_path = str(_package_cache(Path(py_file).parent, self.options))
 

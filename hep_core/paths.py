@@ -81,6 +81,7 @@ def expand_braces(pattern: str) -> list[str]:
     if braces["first"]:
         choices = _number_range(braces["first"], braces["last"])
     start, end = braces.span()
+    # Other braces of the pattern are expanded by the call; two may give the same pattern.
     patterns = []
     for choice in choices:
         patterns += expand_braces(pattern[:start] + choice + pattern[end:])
@@ -88,7 +89,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _number_range(first: str, last: str) -> list[str]:
-    """Numbers from first to last, as wide as the first if that begins with 0.
+    """Numbers from `first` to `last`, up or down; as wide as the first if that begins with 0.
 
     Examples:
         >>> _number_range("08", "10"), _number_range("2", "1")

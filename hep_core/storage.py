@@ -118,6 +118,7 @@ def limit_waiting(protocol: str) -> None:
         for name, value in _XROOTD_LIMITS.items():
             os.environ.setdefault(name, value)
     elif protocol in {"http", "https"}:
+        # A whole transfer may take any time, as long as bytes arrive.
         aiohttp = importlib.import_module("aiohttp")
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS
@@ -143,6 +144,7 @@ def _set_fsspec_defaults(protocols: tuple[str, ...], key: str, defaults: dict[st
     configured = [name for name in protocols if key in config.get(name, {})]
     protocol = configured[-1] if configured else protocols[0]
     settings = config.setdefault(protocol, {}).setdefault(key, {})
+    # On the right side of `|`, the user's values replace the defaults.
     settings.update(defaults | settings)
 
 
@@ -159,6 +161,7 @@ def size_and_time(path: str) -> tuple[int, str]:
         with translate_fs_errors(path, "its size"):
             info: dict[str, Any] = filesystem.info(name)
     except (OSError, ValueError) as cause:
+        # A link whose target is missing gets a message of its own.
         if not is_remote(path) and Path(path).is_symlink():
             raise UnreadableFileError(
                 f"{path} is a link to '{Path(path).readlink()}', which is not there. Correct or "

@@ -150,6 +150,7 @@ def simulate(
     tracks = tracks.scaled(is_hadron, hcal.scale)
 
     photons, neutral_hadrons = ecal.neutral, hcal.neutral
+    # Jets and missing energy get the smeared energies, the list of photons those of the towers.
     smearing = 1 + _PHOTON_SMEARING * rng.standard_normal(len(photons.energy))
     smeared_photons = photons._replace(energy=np.maximum(photons.energy * smearing, 0.0))
     neutrals = DetectedCandidates.concatenate(smeared_photons, neutral_hadrons)
@@ -159,7 +160,10 @@ def simulate(
     muons = _identified(tracks, _MUON, parameters.muon_identification, rng)
 
     def collection(event: Integers, **columns: NDArray[Any]) -> Jagged:
-        """Candidates in order of the events; numbers of 32 bits, as in Delphes' files."""
+        """Candidates in order of the events; numbers of 32 bits, as in Delphes' files.
+
+        The kind of a number (float, signed, unsigned) stays, so its dtype is that and 4 bytes.
+        """
         fields = {name: column.astype(f"{column.dtype.kind}4") for name, column in columns.items()}
         return Jagged(event_offsets(event, num_events), fields)
 
@@ -217,6 +221,7 @@ def make_tracks(crossing: Crossing, arrival: Arrival, rng: np.random.Generator) 
     has_track = rng.random(len(charged)) < efficiency
     tracked = charged[has_track]
 
+    # The mass follows from energy and momentum, and gives the energy after the smearing.
     pid = particles.pid[tracked].astype(np.int64)
     pt = particle_pt[tracked]
     px, py, pz = particles.px[tracked], particles.py[tracked], particles.pz[tracked]

@@ -52,6 +52,7 @@ def overlay(
 
     # The particles of each event: first its own, then those of one collision after the other.
     order = np.argsort(np.concatenate([hard.event, event]), kind="stable")
+    # In the joined columns, the particles of the hard collisions come first.
     is_pile_up = order >= len(hard.pid)
     num_particles = np.diff(hard.offsets) + np.bincount(event, minlength=num_events)
     columns = [
@@ -78,6 +79,7 @@ def _draw_collisions(
     collision = np.repeat(np.arange(num_collisions), num_particles)
     # Index of each particle in the pool: it counts up from the first particle of the drawn event.
     source = np.arange(offsets[-1]) + (pool.offsets[drawn] - offsets[:-1])[collision]
+    # Momenta and vertices are rotated by the angle of their collision.
     cos, sin = np.cos(angle)[collision], np.sin(angle)[collision]
     px, py, x, y = pool.px[source], pool.py[source], pool.x[source], pool.y[source]
     return StableParticles(

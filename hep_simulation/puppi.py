@@ -78,6 +78,7 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
     abs_eta = np.abs(candidates.eta)
     for region in _REGIONS:
         rows = np.flatnonzero((abs_eta >= region.min_eta) & (abs_eta < region.max_eta))
+        # Sources beyond the edge of the region count if their cone may reach into it.
         inside = candidates.select(rows)
         is_source = is_hard if region.charged else abs_eta >= region.min_eta - _CONE
         metric = _metric(inside, candidates.select(is_source))
@@ -129,6 +130,7 @@ def _cone_sums(
     sums = np.zeros(len(event))
     for i in range(len(event)):
         source, end = source_offsets[event[i]], source_offsets[event[i] + 1]
+        # Sources of smaller eta are skipped; the loop ends at those of larger eta.
         source += np.searchsorted(source_eta[source:end], eta[i] - _CONE)
         while source < end and source_eta[source] <= eta[i] + _CONE:
             delta_phi = abs(phi[i] - source_phi[source])

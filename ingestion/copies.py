@@ -156,6 +156,7 @@ def find_copies(keys_files: Sequence[KeysFile]) -> Copies:
     events = np.concatenate([np.zeros(0, STORED), *stored])
     lengths = [len(keys) for keys in stored]
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    # The number of the ROOT file of each event.
     files = np.repeat([file.file_number for file in keys_files], lengths)
     originals = _original_rows(events, files)
     copy_rows = np.flatnonzero(originals < np.arange(len(events)))
@@ -164,6 +165,7 @@ def find_copies(keys_files: Sequence[KeysFile]) -> Copies:
     first_entries = np.array([file.first_entry for file in keys_files], np.int64)
     # Entry in the ROOT file minus row, for each part.
     entry_shifts = first_entries - starts[:-1]
+    # The part of a row is the last one that begins at or before it.
     copy_parts = np.searchsorted(starts, copy_rows, side="right") - 1
     original_parts = np.searchsorted(starts, original_rows, side="right") - 1
     return Copies(
@@ -184,5 +186,6 @@ def _original_rows(events: NDArray[Any], files: NDArray[np.int64]) -> NDArray[np
     # Events without candidates (key 0) all have the same content, and are no copies by it.
     originals = np.where(events["content"] == 0, rows, first_rows[groups])
     pairs = same_events(files, events)
+    # An event with several earlier ones of the same numbers gets the first.
     np.minimum.at(originals, pairs.second, pairs.first)
     return originals

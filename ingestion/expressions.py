@@ -241,7 +241,10 @@ def _evaluate(condition: str, columns: Mapping[str, NDArray[np.generic]]) -> NDA
 
 
 class _Calculator(ast.NodeVisitor):
-    """Calculates an expression of columns, event by event.
+    """Calculates an expression of columns, (num_events,) arrays, event by event.
+
+    Each method returns the value of one kind of node of the parsed expression: an array, or a plain
+    number.
 
     Integers are Python's own, so they are exact at any size; all real numbers are float64. Which of
     them a result is depends on the expression and the types of the branches alone, never on the
@@ -301,7 +304,7 @@ class _Calculator(ast.NodeVisitor):
         return functools.reduce(operator.and_, results)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """A function; all but `abs` calculate with float64."""
+        """The value of a function of `_FUNCTIONS`; all but `abs` calculate with float64."""
         name = ast.unparse(node.func)
         if name not in _FUNCTIONS:
             raise TypeError(

@@ -119,10 +119,12 @@ def _check_branches(
         weight = NO_WEIGHT
     missing = _missing_optional(source, weight, settings, names)
     has_weight = "weight" not in missing
+    # A sample that states no weight has that of the layout, if the file has its branch.
     if weight is None:
         weight = info.weight if has_weight else ""
     check_weight_scale(source.sum_branch or "", weight, source.path)
 
+    # The branches that the file has are checked with their types.
     branches = settings.names.branches(settings.branch_map)
     branches = {field: branch for field, branch in branches.items() if field not in missing}
     columns = settings.pass_through_columns | LabelRule.of(source.sample.label_by).sources

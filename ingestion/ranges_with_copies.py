@@ -44,6 +44,7 @@ def ranges_with_copies(
         keys_files.append(KeysFile(same_range[0].keys_file(out_dir), start, file_number))
     copies = find_copies(keys_files)
     num_copies = len(copies.parts)
+    # A copy in another class than its original is an error even if copies are dropped.
     if num_copies:
         copy_classes = _classes(copies.parts, copies.entries, ranges, range_parts, out_dir)
         original_classes = _classes(
@@ -53,6 +54,7 @@ def ranges_with_copies(
         if is_in_two_classes.any() or settings.on_duplicate is OnDuplicate.FAIL:
             raise _copies_error(copies, ranges, is_in_two_classes)
     ranges_to_read = []
+    # In `copies`, the number of a part is the index of its range.
     for number in np.unique(copies.parts).tolist():
         entries = copies.entries[copies.parts == number]
         ranges_to_read.append(ranges[number]._replace(without=tuple(entries.tolist())))

@@ -76,6 +76,7 @@ def read_events(
     """
     settings = settings.for_sample(info.tree, info.branch_map, info.weights)
     names_of_fields = settings.branches(info.weight, info.label_by)
+    # Fields that the file may lack, and does, are not read.
     for field in info.missing_optional:
         names_of_fields.pop(field, None)
     with translate_read_errors(info.path, f"entries {start} to {stop - 1}"):
@@ -85,7 +86,7 @@ def read_events(
             names = BranchNames(file[settings.tree], info.path)
             sources = number_sources(names)
             sources |= field_sources(names, names_of_fields, settings.branch_map)
-            # Several numbers of one list, and several leaves, are one branch.
+            # A branch that several fields use, by different numbers or leaves, is read once.
             branches = {id(source.branch): source.branch for source in sources.values()}
             edges = piece_edges(list(branches.values()), start, stop)
         for first, last in pairwise(edges):

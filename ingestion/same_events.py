@@ -81,15 +81,18 @@ def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
     """
     # A key of 0 means that the event has no numbers.
     rows = np.flatnonzero(events["numbers"])
+    # A number that many events of a file share does not identify an event.
     rows = rows[_is_rare(files[rows], events["numbers"][rows])]
     near = _near_pairs(rows, events)
     if not len(near.first):
         return near
     results = [Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))]
     for first_file, second_file, near_pairs in _by_files(near, files):
+        # Within one file, the pairs of equal numbers and directions are the copies.
         if first_file == second_file:
             results.append(near_pairs)
             continue
+        # Of two files, the pairs of equal directions are compared with all pairs of equal numbers.
         shared = _shared_numbers(
             _rows_of_file(first_file, rows, files), _rows_of_file(second_file, rows, files), events
         )
