@@ -67,6 +67,7 @@ class GeneratedSample(NamedTuple):
             # The cross-section belongs to all parts together, so the sum does too.
             if len(labels) > 1 and cross_section_pb is not None:
                 stated_sum = sum_read
+        # Without negative weights, a part of the events cannot have a larger sum than all.
         elif sum_read > stated_sum * (1 + _ROUNDING) and not has_negative_weights:
             raise FeatureError(
                 f"sample '{name}': the weights of the events read add up to {sum_read:g}, more "
@@ -107,10 +108,10 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
     """Factor of each sample that turns the weight of an event into a physics weight.
 
     The physics weight is the event's weight x cross-section [pb] x luminosity [1/pb] / sum of
-    weights of the sample: of all generated events if it is stated, else of those read. The physics
-    weights of a sample without selection so add up to the number of events that the luminosity
-    gives. If a class has a sample without cross-section, all samples of this class count by their
-    numbers of events instead: the mean weight of each becomes 1.
+    weights of the sample: of all generated events if it is stated, else of those read. So the
+    physics weights of these events add up to the number that the luminosity gives. If a class has a
+    sample without cross-section, all samples of this class count by their numbers of events
+    instead: the mean weight of each becomes 1.
 
     Raises:
         FeatureError: Weights of a sample add up to 0 or less.

@@ -154,6 +154,7 @@ def make_features(
     outputs = [result.output for result in results]
     _require_selected_events(outputs)
 
+    # The size of the kernels' files shows how many events fit in memory.
     num_bytes = sum(output.size for output in outputs)
     num_selected = sum(output.counts["selected"] for output in outputs)
     # A row group must fit in the memory of a task, whatever the settings say.
@@ -187,6 +188,7 @@ def make_features(
         tasks = plan.tasks(min(max_rows, _EVENTS_PER_TASK))
         task_results = spark.parallelize(tasks, len(tasks)).map(write).collect()
 
+    # Each task returned its row groups and one sum of their histograms.
     written = [group for task_groups, _ in task_results for group in task_groups]
     histograms = add_histograms(task_histograms for _, task_histograms in task_results)
     if not is_remote(parquet_dir):
@@ -349,6 +351,7 @@ def _run_kernels(
         earlier_output = reusable.get((events_part.name, events_part.digest))
         work.append((events_part, earlier_output))
     results = list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
+    # An earlier output that its task did not reuse had another digest than recorded.
     damaged = [
         events_part.name
         for (events_part, earlier_output), result in zip(work, results, strict=True)

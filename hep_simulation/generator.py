@@ -223,7 +223,7 @@ class Generator:
         Thinned events, of which the early filter keeps one of many, are added as versions with
         drawn decays (`_resample_thinned`).
         """
-        # Vetoed and aborted events are None.
+        # Vetoed, thinned and aborted events are None.
         records = ak.drop_none(self._pythia.nextBatch(_BATCH, "none"), axis=0)
         events: list[GeneratedBlock] = []
         if len(records):

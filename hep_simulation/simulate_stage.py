@@ -109,6 +109,7 @@ class Simulate(Stage):
                 f"cross-section after the filter {cross_section} pb"
             )
 
+        # The checks compare what was made with the config, and the files with their records.
         num_events = sum(sums["events"] for sums in sums_by_process.values())
         num_requested = sum(process.events for process in settings.processes)
         num_files = len(list(out_dir.glob("*/*.root")))
@@ -130,7 +131,7 @@ class Simulate(Stage):
         )
 
 
-#: The entry point names it.
+#: The stage, which the entry point of the package names.
 SIMULATE: Final = Simulate()
 
 
@@ -140,6 +141,7 @@ def _process_items(process: ProcessSettings) -> dict[str, Any]:
     The content of files that Pythia reads counts, not their names.
     """
     prefix = f"simulate.{process.name}"
+    # All lines of settings, also those of the process's own file, are in one digest.
     lines = [_with_content(line) for line in process.lines()]
     items = flat_items(process.model_copy(update={"file": None, "pythia": []}), prefix)
     items[f"{prefix}.pythia"] = hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -228,6 +228,7 @@ def field_sources(
         elif field in ("met", "met_phi"):
             event_numbers(array, location, None, 0)
     _check_distinct_momenta(sources)
+    # Arrays of a fixed size need a counter, which is read like a field.
     for collection in COLLECTIONS:
         fields = [field for field in arrays if field.startswith(f"{collection}.")]
         counter = _counter(
@@ -339,6 +340,7 @@ def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, num_
         for pattern in _COUNTERS:
             usual_names |= {pattern.format(stem), pattern.format(f"{stem}s")}
     counters = []
+    # Usual names have no separators, so those of the branches are compared without them.
     for name in names:
         plain_names = {_lower(name).replace("_", ""), _lower(_short(name)).replace("_", "")}
         if usual_names & plain_names:

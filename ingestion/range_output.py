@@ -120,6 +120,7 @@ def ingest_range(
             suffix = f"-{label}" if info.label_by else ""
             outputs[sample] = _PartWriter(out_dir / f"{stem}{suffix}.parquet", stack)
         for raw in read_events(info, settings, start=start, stop=entry_range.stop):
+            # Keys are those of all entries, before the selection.
             content = event_keys(raw.scalars, raw.collections)
             keys.append(stored_keys(content, raw.numbers, raw.collections))
             selection = select_events(raw, info, settings, without=entry_range.without)

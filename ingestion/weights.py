@@ -77,6 +77,7 @@ def generated_sum(file: Any, key: str, path: str) -> float:
         WrongBranchTypeError: It is not finite, or no number.
     """
     classes = file.classnames(cycle=False)
+    # A key that ends in [N] is a bin if a one-dimensional histogram has this name.
     bin_match = re.fullmatch(r"(.+)\[(\d+)\]", key)
     numbers: Floats | None = None
     if bin_match and classes.get(bin_match[1], "").startswith("TH1"):
@@ -132,6 +133,7 @@ def list_lengths(
     """
     lengths = {}
     for name, column in columns.items():
+        # Of the weight itself, only a later position of a list depends on the length.
         is_in_list = name == "weight" and bool(column.position)
         if (is_variation(name) or is_in_list) and column.branch in names:
             lengths[name] = _list_length(names[column.branch], name, column, entries)
