@@ -82,6 +82,7 @@ def lepton_sums(
         is_near = delta_eta**2 + dphi**2 < own_track_dr**2
         is_own_track = is_near and candidates.species[index] == TRACK
         has_own_track = has_own_track or is_own_track
+        # As published, azimuths stay unwrapped, and the own track counts in the sum.
         if as_published:
             dphi = phi - candidates.phi[index]
             is_own_track = False
@@ -92,7 +93,10 @@ def lepton_sums(
 
 @compiled
 def relative_isolations(candidates: Candidates, cone: float, as_published: bool) -> Floats:
-    """Isolation of every candidate of an event, from each species; (num_candidates, 3).
+    """(num_candidates, 3) isolation of every candidate of an event, from each species.
+
+    It is the sum of pT of the other candidates of the species within `cone` in eta and phi, divided
+    by the candidate's own pT. Columns are TRACK, PHOTON and NEUTRAL.
 
     Only candidates in neighbouring cells of a grid are compared: about fifteen instead of all seven
     hundred. Each pair is compared once: a candidate meets the later ones of its own cell, those of
@@ -134,6 +138,7 @@ def relative_isolations(candidates: Candidates, cone: float, as_published: bool)
                             sums[source[i], species[j]] += pt[j]
                             sums[source[j], species[i]] += pt[i]
 
+    # The sums become relative; as published, each candidate counts in its own cone first.
     for index in range(num_candidates):
         if as_published:
             sums[index, candidates.species[index]] += candidates.pt[index]

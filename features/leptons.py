@@ -93,6 +93,7 @@ def select_lepton(
         sums, has_own_track = lepton_sums(
             candidates, eta, phi, cuts.isolation_cone, cuts.own_track_dr, cuts.as_published
         )
+        # The own track is of interest for the hardest lepton, whether it is isolated or not.
         if pt > highest_pt:
             highest_pt = pt
             lacks_own_track = not has_own_track

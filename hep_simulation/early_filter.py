@@ -78,6 +78,7 @@ class EarlyFilter(pythia8mc.UserHooks):  # type: ignore[misc]
 
     def doVetoPT(self, position: int, event: Any) -> bool:  # noqa: N802
         """Whether Pythia drops an event whose evolution, or that of a decay, reaches the scale."""
+        # A thinned event is followed to its end. The evolution of a decay is not examined.
         if self.is_thinned or position == _IN_A_DECAY or self._is_promising(event):
             return False
         return self._draw_veto()

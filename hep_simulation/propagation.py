@@ -64,6 +64,7 @@ def _arrivals(
     for i in range(num_particles):
         pt = np.sqrt(px[i] ** 2 + py[i] ** 2)
         is_outside = abs(z[i]) >= HALF_LENGTH_MM or x[i] ** 2 + y[i] ** 2 >= RADIUS_MM**2
+        # These particles do not arrive: eta stays infinite.
         if pt <= _MIN_PT or is_outside:
             continue
         slope = pz[i] / pt
@@ -71,6 +72,7 @@ def _arrivals(
         length_to_end = _ENDLESS_MM
         if slope != 0:
             length_to_end = (np.sign(slope) * HALF_LENGTH_MM - z[i]) / slope
+        # Paths in the transverse plane: lines, or circles with a radius in proportion to pT.
         if charge[i] == 0:
             length, end_x, end_y = _straight_path(px[i] / pt, py[i] / pt, x[i], y[i], length_to_end)
         else:

@@ -177,6 +177,7 @@ def first_numbers(
         WrongBranchTypeError: A count is negative, not whole, or above the number of slots.
     """
     lengths = np.diff(offsets)
+    # A counter of floats may hold numbers that are not whole.
     is_wrong = (counts < 0) | (counts > lengths) | (counts != np.floor(counts))
     if is_wrong.any():
         event = int(np.argmax(is_wrong))
