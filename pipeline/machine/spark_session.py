@@ -251,7 +251,8 @@ def _job_error(cause: str) -> Exception:
         cause: The line about the cause, as `_cause` finds it.
     """
     # In a traceback, our errors have the name of their module before the message.
-    own_error = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
+    packages = "|".join(PACKAGES)
+    own_error = re.match(rf"(?:{packages})\.[\w.]*: (.*)", cause)
     if own_error is None:
         return SparkJobError(f"a Spark job failed: {cause[:_MAX_CAUSE_LETTERS]}. {_ADVICE}")
     # The path of a damaged file is needed whole, so only other messages are cut.

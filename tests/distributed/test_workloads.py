@@ -37,7 +37,7 @@ def on_ranks(folder: Path, *runs: dict[str, Any]) -> list[dict[str, torch.Tensor
     for index, selected in enumerate(runs):
         (folder / str(index)).mkdir()
         programs.append(
-            ["workloads:train_tiny", {"out": str(folder / str(index)), "chosen": selected}]
+            ["workloads:train_tiny", {"out": str(folder / str(index)), "selected": selected}]
         )
     results_of(
         runs[0]["workers"],

@@ -77,7 +77,7 @@ def test_the_lines_of_the_docs_score_a_run_as_its_evaluation_did(run: Run) -> No
         )
     }
     names = probability_branches(run.classes)
-    for event in actual["predicted"].to_pylist():
+    for event in actual["predictions"].to_pylist():
         assert score[event["file_uuid"], event["entry"]] == pytest.approx(
             [event[name] for name in names], abs=1e-6
         )

@@ -182,7 +182,7 @@ def test_kernel_outputs_of_a_run_that_did_not_end_go_at_once_or_with_the_next(
 
     with monkeypatch.context() as patch:
         # When the kernels have run.
-        patch.setattr("features.distributions.save", failing)
+        patch.setattr("features.distributions.save_histograms", failing)
         if is_killed:
             # A killed process removes nothing.
             patch.setattr("pipeline.runs.store.StageStore.remove_unused_outputs", lambda _: None)
