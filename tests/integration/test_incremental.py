@@ -185,7 +185,9 @@ def test_kernel_outputs_of_a_run_that_did_not_end_go_at_once_or_with_the_next(
         patch.setattr("features.distributions.save_histograms", failing)
         if is_killed:
             # A killed process removes nothing.
-            patch.setattr("pipeline.runs.store.StageStore.remove_unused_kernel_outputs", lambda _: None)
+            patch.setattr(
+                "pipeline.runs.store.StageStore.remove_unused_kernel_outputs", lambda _: None
+            )
         with pytest.raises(RuntimeError, match="on purpose"):
             analysis.run("features", features={"isolation_cone": 0.4})
     leftovers = list((analysis.run_dir / "features").rglob("*.arrow"))
