@@ -10,17 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.runs.code_meaning import PACKAGES
+
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = (
-    "hep_core",
-    "ingestion",
-    "features",
-    "models",
-    "training",
-    "pipeline",
-    "hep_simulation",
-    "hep_studies",
-)
 #: Names that modules re-export, with a reason stated there.
 REEXPORTED = {
     "training/algorithms/registry.py": {"METHODS", "SlowMo", "SlowMoSettings", "StaleSynchronous"},

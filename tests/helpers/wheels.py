@@ -11,17 +11,9 @@ import venv
 from collections.abc import Iterable
 from pathlib import Path
 
+from pipeline.runs.code_meaning import PACKAGES
+
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
-    "hep_core",
-    "ingestion",
-    "features",
-    "models",
-    "training",
-    "pipeline",
-    "hep_simulation",
-    "hep_studies",
-)
 _BUILD = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
 
 
