@@ -11,7 +11,7 @@ from typing import Final, Self
 import psutil
 
 from hep_core.allocation import MIB, killed_for_memory, line_about_memory, memory_limit
-from training.launching.rank_reports import LaunchFiles
+from training.launching.rank_reports import LaunchFiles, rank_from_environment
 
 #: Messages of launchers and batch systems after a signal or a lack of memory has ended a rank.
 _ENDED: Final = re.compile(
@@ -41,17 +41,32 @@ class MemoryWatch:
         self._thread.join()
 
     def _measure_ranks(self) -> None:
-        """Measure the memory of the ranks on this host twice a second; runs in the thread."""
+        """Measure the memory of the ranks on this host twice a second; runs in the thread.
+
+        A rank may be killed while it loads its libraries, before its first heartbeat. Until all
+        ranks have started, those that this process launches are also known by their environment.
+        """
         while not self._is_over.wait(_SECONDS_BETWEEN_LOOKS):
+            if not self._files.has_started:
+                self._measure_launched_ranks()
             for rank, heartbeat in self._files.heartbeats().items():
                 if heartbeat.host == socket.gethostname():
-                    self._measure(rank, heartbeat.pid)
+                    with suppress(psutil.Error):
+                        self._measure(rank, psutil.Process(heartbeat.pid))
 
-    def _measure(self, rank: int, process_id: int) -> None:
+    def _measure_launched_ranks(self) -> None:
+        """Measure the descendants of this process that a launcher has given a rank."""
+        for process in psutil.Process().children(recursive=True):
+            # A process may end at any time.
+            with suppress(psutil.Error):
+                rank = rank_from_environment(process.environ())
+                if rank is not None:
+                    self._measure(rank, process)
+
+    def _measure(self, rank: int, process: psutil.Process) -> None:
         """Measure the memory of a rank, and keep the highest value."""
-        with suppress(psutil.Error):
-            num_bytes = psutil.Process(process_id).memory_info().rss
-            self._largest[rank] = max(num_bytes, self._largest.get(rank, 0))
+        num_bytes = process.memory_info().rss
+        self._largest[rank] = max(num_bytes, self._largest.get(rank, 0))
 
     def largest(self) -> str:
         """Return the highest memory of each rank on this host so far [MiB], as text."""

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, Self
@@ -30,6 +30,14 @@ from training.settings import TrainSettings
 _PROGRAMS: Final = {"training.launching.rank_process", "training.launching.agent_process"}
 #: Variables in which launchers tell a process its rank, before MPI has begun.
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def rank_from_environment(environment: Mapping[str, str]) -> int | None:
+    """Return the rank that a launcher told a process by its environment; None without one."""
+    for name in _RANK_VARIABLES:
+        if name in environment:
+            return int(environment[name])
+    return None
 
 
 class RankError(NamedTuple):
@@ -147,12 +155,12 @@ class LaunchFiles:
         A rank that does not know its number before MPI has begun notes nothing. `activity`:
         completes a sentence that begins with the rank.
         """
-        ranks = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
+        rank = rank_from_environment(os.environ)
         # Errors of the file system are ignored, since a host that lacks the folder says so later.
         with suppress(OSError):
-            if ranks:
+            if rank is not None:
                 heartbeat = Heartbeat(socket.gethostname(), os.getpid(), activity)
-                _write(self.present / f"rank-{ranks[0]}.json", heartbeat._asdict())
+                _write(self.present / f"rank-{rank}.json", heartbeat._asdict())
 
     def heartbeats(self) -> dict[int, Heartbeat]:
         """Return the note of each rank about its start, by rank."""
