@@ -7,7 +7,7 @@ count where ranks run on several hosts.
 
 `python -m pipeline` calls `enter_clean_environment` before its other imports. A program that
 mpirun, srun or an executor starts, perhaps on another host, runs as `python -m hep_core.environment
-MODULE`. Spark's JVM: `pipeline.machine.spark_session`.
+MODULE`. Spark's JVM: `pipeline.machine.spark_start`.
 """
 
 from __future__ import annotations

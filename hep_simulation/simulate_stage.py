@@ -14,7 +14,7 @@ from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.configuration.simulate_section import POOL, ProcessSettings
 from pipeline.machine.doctor import Need
-from pipeline.machine.spark_session import counted
+from pipeline.machine.spark_jobs import counted
 from pipeline.stages.base import Check, Context, Part, Result, Stage
 
 if TYPE_CHECKING:

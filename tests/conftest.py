@@ -19,7 +19,8 @@ from ingestion.file_info import FileInfo
 from ingestion.files import SourceFile, expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from pipeline.configuration.shell_sections import SparkSettings
-from pipeline.machine.spark_session import JVM_VARIABLE, SparkProvider
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.machine.spark_start import JVM_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "samples"

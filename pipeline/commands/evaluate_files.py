@@ -22,7 +22,7 @@ from models.evaluation.rates import Rates
 from pipeline.config import Config
 from pipeline.configuration.paths import folder_of_option
 from pipeline.errors import ConfigError, MissingInputError, nearest
-from pipeline.machine.spark_session import counted
+from pipeline.machine.spark_jobs import counted
 from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
 from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder

@@ -28,7 +28,7 @@ from ingestion.settings import IngestSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import folder_of_option
 from pipeline.errors import ConfigError, cannot_write, full_disk_error
-from pipeline.machine.spark_session import counted
+from pipeline.machine.spark_jobs import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.own_folders import new_folder

@@ -22,7 +22,7 @@ from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
-from pipeline.machine.spark_session import counted
+from pipeline.machine.spark_jobs import counted
 from pipeline.reporting.cutflow import applied_cuts, as_json, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
 from pipeline.runs.counters import FeaturesCounters, IngestCounters, KernelCounters

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
-from pipeline.machine.spark_session import counted
+from pipeline.machine.spark_jobs import counted
 from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import search_table
 

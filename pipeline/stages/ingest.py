@@ -15,7 +15,7 @@ from ingestion.tally import WRAPPED_AZIMUTHS, sum_counts, sums_by_sample
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
-from pipeline.machine.spark_session import counted
+from pipeline.machine.spark_jobs import counted
 from pipeline.runs.counters import IngestCounters
 from pipeline.runs.outputs import OutputFile
 from pipeline.runs.provenance import package_versions

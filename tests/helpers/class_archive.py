@@ -14,7 +14,8 @@ from pyspark import SparkContext
 
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import PipelineError
-from pipeline.machine.spark_session import JVM_VARIABLE, SparkProvider
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.machine.spark_start import JVM_VARIABLE
 
 
 def write_archive(path: Path) -> None:

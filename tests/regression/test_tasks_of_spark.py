@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from ranks import wait_until
 
 from pipeline.errors import SparkJobError
-from pipeline.machine.spark_session import watched
+from pipeline.machine.spark_jobs import watched
 
 
 @pytest.mark.spark

@@ -16,7 +16,8 @@ from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import ConfigError, SparkJobError, UnreachableSparkError
 from pipeline.machine import spark_cluster
 from pipeline.machine.spark_cluster import announce_missing_executors, check_reachable
-from pipeline.machine.spark_session import SparkProvider, failures_of_spark
+from pipeline.machine.spark_jobs import failures_of_spark
+from pipeline.machine.spark_session import SparkProvider
 from pipeline.terminal.exit_codes import Exit
 
 
@@ -73,7 +74,7 @@ def test_a_master_that_does_not_answer_is_refused_before_java_starts(
     closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "pipeline.machine.spark_session._start", lambda *_: pytest.fail("Java was started")
+        "pipeline.machine.spark_session.start_spark", lambda *_: pytest.fail("Java was started")
     )
     master = f"spark://127.0.0.1:{closed_port},127.0.0.2:{closed_port}"
     with pytest.raises(

@@ -16,7 +16,8 @@ from pyspark import SparkContext
 from hep_core.integrity import DamagedOutputError
 from pipeline.errors import MachineError, SparkJobError
 from pipeline.machine.spark_cluster import check_shared_storage
-from pipeline.machine.spark_session import _cause, failures_of_spark, zip_code
+from pipeline.machine.spark_jobs import _cause, failures_of_spark
+from pipeline.machine.spark_session import zip_code
 
 
 @pytest.mark.slow
