@@ -26,6 +26,8 @@ class JudgedClaim(NamedTuple):
     comparisons: list[Comparison]
     reason: str
     """Why the claim is not decidable here, or withdrawn; else empty."""
+    is_second: bool = False
+    """Whether it is a further row of a claim, at another protocol or in another measure."""
 
     @property
     def decisive(self) -> Comparison | None:
@@ -53,19 +55,22 @@ class JudgedClaim(NamedTuple):
 
 
 def judge(result: StudyResult) -> list[JudgedClaim]:
-    """Return the verdicts on all claims of a study.
+    """Return the verdicts on all claims of a study, each followed by its further rows.
 
     All pairs of cells of all claims are compared. Holm's correction sets the level of each
     comparison within its topic; then the comparisons of each claim give its verdict. A withdrawn
     claim stays in its topic, so that the intervals of the other claims keep their width.
     """
-    claims = result.study.claims
-    comparisons = [comparison for claim in claims for comparison in comparisons_of(result, claim)]
+    first_rows = result.study.claims
+    rows = [row for claim in first_rows for row in claim.rows()]
+    comparisons = [comparison for row in rows for comparison in comparisons_of(result, row)]
     corrected = _with_corrected_levels(comparisons)
     judged = []
-    for claim in claims:
-        belonging = [comparison for comparison in corrected if comparison.claim is claim]
-        judged.append(_judge_claim(result.study, claim, belonging))
+    for row in rows:
+        belonging = [comparison for comparison in corrected if comparison.claim is row]
+        # The first row of a claim is the claim itself.
+        is_second = not any(row is claim for claim in first_rows)
+        judged.append(_judge_claim(result.study, row, belonging)._replace(is_second=is_second))
     return judged
 
 

@@ -49,6 +49,13 @@ class Measure(NamedTuple):
 
     Empty: there is no other run.
     """
+    tuned_by: str = "val_loss"
+    """The measure in which a method has its best settings where this measure is claimed.
+
+    What is learnt is claimed at the settings that are best in the claimed measure itself. Two
+    exceptions: the test events choose nothing, and times that do not depend on learning are those
+    of the settings that learn best.
+    """
     lower_is_better: bool = False
     """Whether the run with the lower number is the better one."""
     is_ratio: bool = False

@@ -215,8 +215,11 @@ def _quoting(paragraphs: str, named: Mapping[str, JudgedClaim]) -> Iterator[str]
 
 
 def count_verdicts(claims: Sequence[JudgedClaim]) -> str:
-    """Return how many claims have each verdict, such as "2 confirmed, 1 undecided"."""
-    verdicts = [judged.verdict for judged in claims]
+    """Return how many claims have each verdict, such as "2 confirmed, 1 undecided".
+
+    Only first rows count.
+    """
+    verdicts = [judged.verdict for judged in claims if not judged.is_second]
     counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
     return ", ".join(counts)
 

@@ -225,7 +225,8 @@ class StudySettings(BaseModel):
         for selection in self._selections():
             self._check_values_are_run(selection)
         for claim in self.claims:
-            self._check_protocol(claim)
+            for row in claim.rows():
+                self._check_protocol(row)
         return self
 
     def _selections(self) -> list[Selection]:
@@ -260,7 +261,8 @@ class StudySettings(BaseModel):
         for selection in self._selections():
             names += [key for key in selection if key != "method"]
         for claim in self.claims:
-            names += claim.at
+            for row in claim.rows():
+                names += row.at
         for figure in self.figures:
             names += [panel.x for panel in figure.panels]
         return [name for name in names if name not in (EPOCH, SECONDS, None)]

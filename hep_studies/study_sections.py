@@ -12,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveInt,
+    ValidationError,
     model_validator,
 )
 
@@ -82,6 +83,8 @@ def _check_measure(name: str) -> str:
 #: Runs of a study: `{method: easgd, train.workers: 4}`, a method and values of varied keys. The
 #: name of the method alone is short for its runs at all values.
 Selection = Annotated[dict[str, Any], BeforeValidator(_as_selection), AfterValidator(as_json)]
+#: Whether two methods are compared with the same settings, or each with its own best ones.
+Protocol = Literal["equal settings", "each at its best"]
 #: Values of varied keys; a study runs each of them.
 KeyValues = Annotated[dict[str, Any], AfterValidator(as_json)]
 MeasureName = Annotated[str, AfterValidator(_check_measure)]
@@ -114,10 +117,33 @@ class StudiedMethod(Section):
     """The method's values of varied keys, instead of those of the study."""
 
 
+class OtherProtocol(Section):
+    """A further row of a claim: the same sentence, judged by another protocol or another measure.
+
+    It stands beside the verdict on the source's own claim, and never replaces it.
+    `docs/comparison.md` explains the keys.
+    """
+
+    name: str = ""
+    """Name by which pages quote the numbers of the row."""
+    protocol: Protocol | None = None
+    """By default that of the claim; so with `measure`, and with `at` for equal settings."""
+    at: KeyValues | None = None
+    measure: MeasureName | None = None
+    tuned_by: MeasureName | None = None
+    size: Positive | None = None
+    """A size of the source is of its own measure and protocol, and is not taken over."""
+    margin: Positive | None = None
+    because: str = ""
+    """Margin and reason are those of the claim for the same measure, unless the row has its own."""
+    seeds: PositiveInt | None = None
+    not_decidable: str = ""
+
+
 class Claim(Section):
     """A sentence of the source and the comparison that judges it.
 
-    `docs/comparison.md` explains the keys.
+    Protocol and measure are those of the source. `docs/comparison.md` explains the keys.
     """
 
     says: str
@@ -131,9 +157,11 @@ class Claim(Section):
     grows: Selection | None = None
     control: Annotated[list[Selection], BeforeValidator(_as_list)] = []
     over: str | None = None
-    protocol: Literal["equal settings", "each at its best"] = "equal settings"
+    protocol: Protocol
     at: KeyValues = {}
-    measure: MeasureName = "test_accuracy"
+    measure: MeasureName
+    tuned_by: MeasureName | None = None
+    """The measure in which "each at its best" is best; null: that of the claimed measure."""
     size: Positive | None = None
     margin: Positive | None = None
     because: str = ""
@@ -141,6 +169,8 @@ class Claim(Section):
     seeds: PositiveInt | None = None
     not_decidable: str = ""
     withdrawn: str = ""
+    also: list[OtherProtocol] = []
+    """Further rows: the same sentence at other protocols or in other measures."""
 
     @model_validator(mode="before")
     @classmethod
@@ -169,6 +199,43 @@ class Claim(Section):
         selections = {name: getattr(self, name) for name in (*_OF_METHODS, *_OF_VALUES)}
         return {name: value for name, value in selections.items() if value is not None}
 
+    def rows(self) -> list[Claim]:
+        """Return the claim, and after it the rows of `also` as claims of their own.
+
+        A row has the sentence and the comparison of the claim, and what it does not set itself.
+        """
+        return [self, *(self._further_row(other) for other in self.also)]
+
+    def _further_row(self, other: OtherProtocol) -> Claim:
+        """Return one row of `also` as a claim."""
+        protocol = other.protocol or self.protocol
+        measure = other.measure or self.measure
+        at = other.at
+        if at is None:
+            at = self.at if protocol == "equal settings" else {}
+        margin, because = other.margin, other.because
+        if margin is None and measure == self.measure:
+            margin, because = self.margin, self.because
+        # The new claim is checked as if it stood in the file.
+        row = self.model_dump(exclude={"also"}) | {
+            "name": other.name,
+            "protocol": protocol,
+            "at": at,
+            "measure": measure,
+            "tuned_by": other.tuned_by,
+            "size": other.size,
+            "margin": margin,
+            "because": because,
+            "seeds": other.seeds or self.seeds,
+            "not_decidable": other.not_decidable,
+        }
+        return Claim.model_validate(row)
+
+    @property
+    def best_in(self) -> str:
+        """The measure by which each is at its best: the claim's, else that of its measure."""
+        return self.tuned_by or measure_of(self.measure).tuned_by
+
     @property
     def is_equivalence(self) -> bool:
         """Whether the claim says that two are the same."""
@@ -196,6 +263,12 @@ class Claim(Section):
             )
         if (self.margin is None) != (not self.because):
             raise ValueError("a margin needs `because`, its reason, and the reason a margin")
+        if self.tuned_by is not None and self.protocol == "equal settings":
+            raise ValueError("tuned_by has no effect with equal settings, where `at` decides")
+        try:
+            self.rows()
+        except ValidationError as mistake:
+            raise ValueError(f"also: {mistake.errors()[0]['msg']}") from None
         return self
 
 

@@ -38,6 +38,9 @@ STUDY: dict[str, Any] = {
     "seeds": 2,
 }
 
+#: Protocol and measure of an example claim, which have no default.
+EQUAL_ACCURACY = {"protocol": "equal settings", "measure": "test_accuracy"}
+
 
 def example_study(**changes: Any) -> StudySettings:
     return StudySettings.model_validate({**STUDY, **changes})

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from example_study import example_result, example_run, example_study
+from example_study import EQUAL_ACCURACY, example_result, example_run, example_study
 from typer.testing import CliRunner
 
 from hep_studies.claims import write_claims
@@ -18,7 +18,7 @@ from pipeline.errors import MissingInputError
 CHECKOUT = Path(__file__).parents[2]
 STUDIES = CHECKOUT / "docs" / "studies"
 STORED = sorted(STUDIES.glob(f"*/{PACKED_FILE}"))
-CLAIM = {"says": "It is better.", "better": "ad-psgd", "control": "ar-sgd"}
+CLAIM = {"says": "It is better.", "better": "ad-psgd", "control": "ar-sgd", **EQUAL_ACCURACY}
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_study import (
+    EQUAL_ACCURACY,
     NUM_EVENTS,
     example_check,
     example_result,
@@ -20,7 +21,7 @@ from example_study import (
 
 from hep_studies.comparisons import decision_threshold
 from hep_studies.judging import JudgedClaim, judge
-from hep_studies.pages import notes, render
+from hep_studies.pages import count_verdicts, notes, render
 from hep_studies.run_result import Counts, RunResult
 from hep_studies.study_result import Cell, StudyResult
 from hep_studies.study_sections import Claim
@@ -37,7 +38,7 @@ EXACT_TIMES = [example_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-ps
 def judge_first(result: StudyResult, *claims: dict[str, Any], **study: Any) -> JudgedClaim:
     """The first of some claims, judged by a result; `study`: changes of its settings."""
     settings = {**result.study.model_dump(), **study}
-    settings["claims"] = [{"says": "It is so.", **claim} for claim in claims]
+    settings["claims"] = [{"says": "It is so.", **EQUAL_ACCURACY, **claim} for claim in claims]
     return judge(replace(result, study=example_study(**settings)))[0]
 
 
@@ -106,7 +107,7 @@ def test_a_withdrawn_claim_has_no_number_and_leaves_the_intervals_of_others() ->
 def test_the_threshold_is_the_size_less_the_margin_and_at_least_the_margin(
     claim: dict[str, Any], threshold: float
 ) -> None:
-    settings = Claim.model_validate({"says": "x", **BETTER, **claim})
+    settings = Claim.model_validate({"says": "x", **EQUAL_ACCURACY, **BETTER, **claim})
 
     assert decision_threshold(settings) == pytest.approx(threshold)
 
@@ -147,6 +148,20 @@ def test_the_same_settings_and_each_at_its_best_are_two_claims(
 
     assert judged.verdict is verdict
     assert judged.comparisons[0].difference.mean == pytest.approx(difference)
+
+
+def test_a_further_row_is_judged_beside_the_claim_of_the_source() -> None:
+    claim = {**BETTER, "size": 0.3, "margin": 0.02, "because": "it is so"}
+    also = [{"seeds": 3}, {"measure": "val_loss", "name": "loss"}]
+    rows = [{"says": "It is so.", **EQUAL_ACCURACY, **claim, "also": also}]
+
+    first, same_measure, loss = judge(replace(ACCURACIES, study=example_study(claims=rows)))
+
+    assert [judged.is_second for judged in (first, same_measure, loss)] == [False, True, True]
+    assert (first.verdict, same_measure.verdict) == (Verdict.SMALLER, Verdict.CONFIRMED)
+    assert (same_measure.claim.size, same_measure.claim.margin) == (None, 0.02)
+    assert (loss.claim.size, loss.claim.margin, loss.claim.name) == (None, None, "loss")
+    assert count_verdicts([first, same_measure, loss]) == "1 smaller than claimed"
 
 
 @pytest.mark.parametrize(
@@ -406,7 +421,8 @@ def test_a_claim_without_runs_is_not_decidable() -> None:
 
     judged = judge_first(replace(ACCURACIES, runs=runs), BETTER)
 
-    assert judged[1:] == (Verdict.NOT_DECIDABLE, [], "not run")
+    assert (judged.verdict, judged.comparisons) == (Verdict.NOT_DECIDABLE, [])
+    assert judged.reason == "not run"
 
 
 def test_a_claim_about_a_goal_that_no_run_reaches_is_not_decidable() -> None:

@@ -6,7 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from example_study import example_check, example_result, example_run, example_study
+from example_study import (
+    EQUAL_ACCURACY,
+    example_check,
+    example_result,
+    example_run,
+    example_study,
+)
 
 from hep_studies.judging import judge
 from hep_studies.pages import notes, render, render_claims
@@ -21,8 +27,10 @@ FASTER = {
     "place": "table 1",
     "better": "ad-psgd",
     "control": "ar-sgd",
+    "protocol": "equal settings",
     "measure": "seconds",
 }
+AS_GOOD = {"says": "As good.", "equivalent": "ad-psgd", "control": "ar-sgd", **EQUAL_ACCURACY}
 
 
 def diverged_run(method: str) -> RunResult:
@@ -73,8 +81,7 @@ def test_the_page_has_the_figures_and_the_checks_in_milliseconds() -> None:
 
 
 def test_a_run_that_diverged_is_in_no_comparison_and_no_mean() -> None:
-    claim = {"says": "As good.", "equivalent": "ad-psgd", "control": "ar-sgd"}
-    result = result_of_claims(claim)
+    result = result_of_claims(AS_GOOD)
 
     (comparison,) = judge(result)[0].comparisons
     (note,) = notes(result)
@@ -89,10 +96,9 @@ def test_a_run_that_diverged_is_in_no_comparison_and_no_mean() -> None:
 
 
 def test_a_comparison_without_a_finished_run_has_no_number() -> None:
-    claim = {"says": "As good.", "equivalent": "ad-psgd", "control": "ar-sgd"}
     runs = [diverged_run("ad-psgd"), example_run("ar-sgd", 3)]
 
-    page = render(example_result(example_study(claims=[claim]), runs), folder="figures")
+    page = render(example_result(example_study(claims=[AS_GOOD]), runs), folder="figures")
 
     assert "|AD-PSGD against AR-SGD: -" in page
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from example_study import STUDY, example_study
+from example_study import EQUAL_ACCURACY, STUDY, example_study
 from pydantic import ValidationError
 
 from hep_studies.nested_values import form_of
 from hep_studies.study_sections import Claim
 
+RATE = "train.learning_rate"
 WORKERS = "train.workers"
-PAIR = {"says": "x", "better": "sgd", "control": "ar-sgd"}
+PAIR = {"says": "x", "better": "sgd", "control": "ar-sgd", **EQUAL_ACCURACY}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_varied_value_that_is_listed_twice_is_run_once() -> None:
 
 
 def test_the_old_name_of_the_control_is_read() -> None:
-    claim = Claim.model_validate({"says": "x", "better": "sgd", "than": "ar-sgd"})
+    claim = Claim.model_validate({"says": "x", "better": "sgd", "than": "ar-sgd", **EQUAL_ACCURACY})
 
     assert claim == Claim.model_validate(PAIR)
 
@@ -100,3 +101,36 @@ def test_the_old_name_of_the_control_is_read() -> None:
 def test_a_control_with_both_names_is_refused() -> None:
     with pytest.raises(ValidationError, match="`than` is the old name of `control`"):
         Claim.model_validate({**PAIR, "than": "ar-sgd"})
+
+
+@pytest.mark.parametrize("key", ["protocol", "measure"])
+def test_a_claim_names_the_protocol_and_the_measure_of_its_source(key: str) -> None:
+    incomplete = {name: value for name, value in PAIR.items() if name != key}
+
+    with pytest.raises(ValidationError, match=rf"{key}\n  Field required"):
+        Claim.model_validate(incomplete)
+
+
+def test_a_further_row_at_the_best_settings_has_no_values_of_its_own() -> None:
+    claim = {**PAIR, "at": {RATE: 0.1}, "also": [{"protocol": "each at its best"}]}
+    study = example_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE], claims=[claim])
+
+    first, second = study.claims[0].rows()
+
+    assert (first.at, second.at) == ({RATE: 0.1}, {})
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"margin": 0.1}, "also: .*a margin needs `because`"),
+        ({"tuned_by": "val_loss"}, "also: .*tuned_by has no effect with equal settings"),
+        ({"protocol": "each at its best", "at": {RATE: 0.1}}, "has other keys in `at`"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_a_further_row_is_refused(row: dict[str, Any], message: str) -> None:
+    claims = [{**PAIR, "at": {RATE: 0.1}, "also": [row]}]
+
+    with pytest.raises(ValidationError, match=message):
+        example_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE], claims=claims)

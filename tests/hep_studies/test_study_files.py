@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_study import EQUAL_ACCURACY
 from rich.console import Console
 
 from hep_studies.study import FOLDER, StudySettings
@@ -122,7 +123,7 @@ def test_each_table_and_figure_of_the_index_is_a_name_of_its_study() -> None:
     assert read_study("thesis-table-4-2", "small").name == "thesis-hlf"
 
 
-PAIR = {"says": "x", "better": "sgd", "control": "ar-sgd"}
+PAIR = {"says": "x", "better": "sgd", "control": "ar-sgd", **EQUAL_ACCURACY}
 AT_BEST = {**PAIR, "protocol": "each at its best"}
 
 
@@ -159,7 +160,10 @@ def sgd(**changes: Any) -> dict[str, Any]:
         ),
         (sgd(vary={"train.learning_rates": [1]}), "Did you mean 'train.learning_rate'"),
         (sgd(vary={RATE: []}), "'train.learning_rate' .* has no values"),
-        ({"claims": [{"says": "x", "better": "sgd"}]}, "better and equivalent need `control`"),
+        (
+            {"claims": [{"says": "x", "better": "sgd", **EQUAL_ACCURACY}]},
+            "better and equivalent need `control`",
+        ),
         (claim(margin=0.1), "a margin needs `because`"),
         (claim(at={RATE: 0.1}), "has other keys in `at`"),
         (claim(control={"method": "sgd", RATE: 7}), "7 is none of"),
