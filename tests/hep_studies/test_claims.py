@@ -4,6 +4,7 @@ results."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from example_study import EQUAL_ACCURACY, example_result, example_run, example_s
 from typer.testing import CliRunner
 
 from hep_studies.claims import write_claims
-from hep_studies.study_result import PACKED_FILE, pack
+from hep_studies.judging import JudgedClaim, judge
+from hep_studies.study_files import read_study
+from hep_studies.study_result import PACKED_FILE, pack, read_study_result
 from pipeline.cli import app
 from pipeline.errors import MissingInputError
 
@@ -54,28 +57,35 @@ def test_the_page_of_claims_begins_with_four_sentences_to_take_home() -> None:
     numbers = re.findall(r"^(\d)\. ", page, re.MULTILINE)
 
     assert numbers == ["1", "2", "3", "4"]
-    assert len(page.split()) <= 3000
+    assert len(page.split()) <= 4500
+
+
+@pytest.fixture(scope="module")
+def rows_of_the_thesis() -> dict[str, JudgedClaim]:
+    """The rows of the thesis' table 4.2 by name, judged by the stored runs."""
+    result = read_study_result(STUDIES / "thesis-hlf-full" / PACKED_FILE)
+    settings = read_study("thesis-hlf", "full").settings
+    return {judged.claim.name: judged for judged in judge(replace(result, study=settings))}
 
 
 @pytest.mark.parametrize(
-    ("rate", "method", "effect", "verdict"),
+    ("name", "effect", "verdict"),
     [
-        ("default", "AD-PSGD", 0.0103, "confirmed"),
-        ("default", "SwarmSGD", 0.0103, "confirmed"),
-        ("best", "AD-PSGD", 0.0008, "undecided"),
+        # In the source's measure, at the same rate: the size is open, for want of test events.
+        ("ad-table", 0.0054, "undecided"),
+        ("swarm-table", 0.0056, "undecided"),
+        ("ad-default", 0.0103, "confirmed"),
+        ("swarm-default", 0.0103, "confirmed"),
     ],
 )
 def test_the_central_claim_of_the_thesis_has_a_verdict(
-    rate: str, method: str, effect: float, verdict: str
+    rows_of_the_thesis: dict[str, JudgedClaim], name: str, effect: float, verdict: str
 ) -> None:
-    page = (CHECKOUT / "docs" / "claims.md").read_text()
+    judged = rows_of_the_thesis[name]
 
-    row = re.search(rf"^\|At the {rate}.*{method}\.\|.*$", page, re.MULTILINE)
-
-    assert row is not None
-    cells = row[0].split("|")
-    assert float(cells[3].split()[0]) == pytest.approx(effect, abs=1e-4)
-    assert cells[5].strip("*") == verdict
+    assert judged.decisive is not None
+    assert judged.decisive.difference.mean == pytest.approx(effect, abs=1e-4)
+    assert judged.verdict == verdict
 
 
 @pytest.fixture
