@@ -18,12 +18,8 @@ from training.compiled.perceptron import (
     perceptron_gradients,
     perceptron_sums,
 )
-from training.compiled.recurrent import (
-    ParticleEvents,
-    Recurrent,
-    order_by_length,
-    recurrent_gradient,
-)
+from training.compiled.recurrent import recurrent_gradient
+from training.compiled.recurrent_batch import ParticleEvents, Recurrent, order_by_length
 from training.transports import serving
 
 
@@ -34,38 +30,77 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
 
 
 def _compile_perceptron(real: type[np.floating]) -> None:
-    """Call the kernels of perceptrons and optimisers on two events, with two features each."""
-    network = Perceptron(np.array([2, 2]), unscaled(2, real))
-    events = RowArrays(np.ones((2, 2), real), np.zeros(2, np.int64), np.ones(2, real))
-    order, bounds, sums = np.arange(2), np.array([0, 2]), np.zeros((1, 4))
-    parameters, gradient, first, second = np.zeros((4, 1, 6), real)
-    step, adam = np.zeros(1, np.float32), Constants(True, 0.0)
-    members = np.zeros(1, np.int64)
-    perceptron_gradients(parameters, gradient, members, network, events, order, bounds, sums)
-    optimizer = (gradient[0], first[0], second[0], step, np.ones(1), adam)
-    perceptron_epoch(parameters[0], *optimizer, network, events, order, bounds, sums[0])
-    constants = constants_array(adam)
-    update_by_array(parameters[0], gradient[0], first[0], second[0], step, 0.1, constants)
-    is_finite(gradient[0])
-    perceptron_sums(parameters[0], network, events, order, sums[0])
+    """Call the kernels of perceptrons and optimisers.
+
+    One network of two features and two classes, so of six parameters, trains on two events.
+    """
+    network = Perceptron(widths=np.array([2, 2]), scaling=unscaled(2, real))
+    events = RowArrays(
+        inputs=np.ones((2, 2), real), labels=np.zeros(2, np.int64), weights=np.ones(2, real)
+    )
+    networks = np.zeros(1, np.int64)
+    batch_rows, batch_bounds = np.arange(2), np.array([0, 2])
+    parameters, gradients = np.zeros((1, 6), real), np.zeros((1, 6), real)
+    sums = np.zeros((1, 4))
+    perceptron_gradients(
+        parameters, gradients, networks, network, events, batch_rows, batch_bounds, sums
+    )
+    perceptron_sums(parameters[0], network, events, batch_rows, sums[0])
+
+    first_moments, second_moments = np.zeros(6, real), np.zeros(6, real)
+    step = np.zeros(1, np.float32)
+    adam = Constants(True, 0.0)
+    is_finite(gradients[0])
+    update_by_array(
+        parameters[0],
+        gradients[0],
+        first_moments,
+        second_moments,
+        step,
+        0.1,
+        constants_array(adam),
+    )
+    perceptron_epoch(
+        parameters[0],
+        gradients[0],
+        first_moments,
+        second_moments,
+        step,
+        np.ones(1),
+        adam,
+        network,
+        events,
+        batch_rows,
+        batch_bounds,
+        sums[0],
+    )
 
 
 def _compile_recurrent(real: type[np.floating]) -> None:
-    """Call the kernel of recurrent networks on two events with one particle each."""
-    # The GRU of width 1 has 15 parameters, and the dense layer to two classes has 4.
-    head = Perceptron(np.array([1, 2]), unscaled(0, real))
+    """Call the kernel of recurrent networks.
+
+    A GRU of width 1 over two features (15 parameters), and a dense layer to two classes (4
+    parameters) train on two events with one particle each.
+    """
     no_columns = rotated_columns(None)
-    network = Recurrent(1, unscaled(2, real), True, head, no_columns, no_columns)
-    num_particles = np.ones(2, np.int64)
-    events = ParticleEvents(
-        np.empty((2, 0), real),
-        np.ones((2, 1, 2), real),
-        num_particles,
-        np.zeros(2, np.int64),
-        np.ones(2, real),
+    network = Recurrent(
+        width=1,
+        scaling=unscaled(2, real),
+        from_end=True,
+        head=Perceptron(widths=np.array([1, 2]), scaling=unscaled(0, real)),
+        rotated=no_columns,
+        rotated_further=no_columns,
     )
-    steps = order_by_length(np.arange(2), num_particles)
-    parameters, gradient = np.zeros((2, 19), real)
+    events = ParticleEvents(
+        further=np.empty((2, 0), real),
+        particles=np.ones((2, 1, 2), real),
+        num_particles=np.ones(2, np.int64),
+        labels=np.zeros(2, np.int64),
+        weights=np.ones(2, real),
+    )
+    steps = order_by_length(np.arange(2), events.num_particles)
+    parameters, gradient = np.zeros(19, real), np.zeros(19, real)
+    # Two particles, with five values of the GRU and two features each.
     work, sums = np.empty(14, real), np.zeros(4)
     recurrent_gradient(parameters, gradient, network, events, steps, work, sums)
 

@@ -18,12 +18,8 @@ from models.networks.lepton_frame import LeptonFrame, RotatedColumns
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, ColumnScaling, Integers, unscaled
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
-from training.compiled.recurrent import (
-    ParticleEvents,
-    Recurrent,
-    order_by_length,
-    recurrent_gradient,
-)
+from training.compiled.recurrent import recurrent_gradient
+from training.compiled.recurrent_batch import ParticleEvents, Recurrent, order_by_length
 from training.readers.batch import Batch, Rows
 
 if TYPE_CHECKING:

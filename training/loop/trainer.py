@@ -10,49 +10,31 @@ MPI and the simulator run the same coroutine.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from training.algorithms.base import Algorithm, consensus_distance
-from training.errors import DivergedError, ShardError
-from training.flat_model import ModelState
+from training.algorithms.base import Algorithm
+from training.errors import DivergedError
 from training.loop.checkpoints import Checkpoint, RankContent
+from training.loop.history import History, records_before
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import EpochStats, Progress, ProgressReport
 from training.loop.records import Record, RunFiles, merge_records
 from training.loop.schedule import SampleClock
+from training.loop.validation import Validator
+from training.loop.worker_rows import WorkerRows
 from training.loop.worker_state import (
     SharedBuffers,
     continue_worker,
     start_from_joint_model,
     worker_state,
 )
-from training.readers.sharding import (
-    Assignment,
-    EpochPlan,
-    PreviousWorkers,
-    assign_rows,
-    plan_epoch,
-)
+from training.readers.sharding import PreviousWorkers
 from training.readers.skew import DirichletPartition
-from training.readers.units import Boundary, Position, Unit, UnitQueue
+from training.readers.units import Boundary, Position
 from training.settings import TrainSettings
-from training.workloads.gradients import Sums, reduce_sums
-from training.workloads.work import ValidationPart, Work
-
-
-class BestModel(NamedTuple):
-    """The model of the lowest validation loss that a worker has validated."""
-
-    val_loss: float = math.inf
-    model: Tensor | None = None
-    buffers: Tensor | None = None
+from training.workloads.work import Work
 
 
 class Trainer:
@@ -84,7 +66,9 @@ class Trainer:
         partition: DirichletPartition | None = None,
     ) -> None:
         self._settings = settings
-        self._group_rows, self._num_rows = tuple(group_rows), sum(group_rows)
+        self._rows = WorkerRows(settings, group_rows, transport, partition)
+        self._num_rows = sum(group_rows)
+        """Rows of an epoch of all workers."""
         self._work = work
         self._algorithm = algorithm
         self._transport = transport
@@ -100,7 +84,6 @@ class Trainer:
         self._rate_is_constant = settings.schedule.is_constant
         self._is_static = settings.has_static_shards
         """Whether workers get equal parts of each epoch, instead of drawing work units."""
-        self._partition = partition
         self._epoch = 0
         self._num_done = 0
         """Finished steps of the epoch; its finished rows, with work units."""
@@ -111,10 +94,15 @@ class Trainer:
         self._sample_counter = 0
         """Samples of all workers, for the learning rate."""
         self._buffers = SharedBuffers(work, transport)
-        self._best = BestModel()
-        self.history: list[Record] = []
-        #: The records as lines of JSON, for checkpoints: torch takes 200 ms to save 400 records.
-        self._history_lines: list[str] = []
+        self._validator = Validator(
+            work, algorithm, transport, meter, self._buffers, self._num_rows
+        )
+        self._history = History()
+
+    @property
+    def history(self) -> list[Record]:
+        """The records of this worker's finished epochs."""
+        return self._history.records
 
     async def run(self, resume: Checkpoint | None = None) -> None:
         """Train to the end, from the beginning or from a checkpoint, and save the best model.
@@ -128,7 +116,7 @@ class Trainer:
                 await self._train_epochs_together()
             else:
                 await self._train_without_waiting()
-        await self._save_best()
+        await self._validator.save_best(self._files)
         await self._algorithm.quiesce()
         await self._algorithm.close()
         await self._buffers.close()
@@ -154,8 +142,7 @@ class Trainer:
         self._meter.lap("start")
         self._stats.begin()
         self._stats.load_states([state["stats"] for state in states])
-        saved_models = [BestModel(**state["best"]) for state in states]
-        self._best = min([self._best, *saved_models], key=lambda best: best.val_loss)
+        self._validator.restore_best([state["best"] for state in states])
 
     async def _continue_as_before(self, resume: Checkpoint) -> list[RankContent]:
         """Continue this worker of a checkpoint exactly as it was.
@@ -166,7 +153,7 @@ class Trainer:
         state = resume.load(self._transport.rank)
         self._restore_position(resume, state)
         self._num_rows_read = state["num_rows_read"]
-        self._restore_history(_records_before(resume.epoch, state))
+        self._history = History(records_before(resume.epoch, state["history"]))
         self._files.begin(self.history, resume.position, resume)
         await continue_worker(self._work, self._algorithm, state)
         return [state]
@@ -190,8 +177,8 @@ class Trainer:
             self._num_done = 0
         if rank < resume.world_size:
             # The totals over all ranks are computed now, while the records of all are at hand.
-            histories = [_records_before(resume.epoch, state) for state in states]
-            self._restore_history(merge_records(histories)[rank])
+            histories = [records_before(resume.epoch, state["history"]) for state in states]
+            self._history = History(merge_records(histories)[rank])
         self._files.begin(self.history, resume.position, resume)
         await start_from_joint_model(self._work, self._algorithm, states)
         return states[rank::world_size]
@@ -209,11 +196,6 @@ class Trainer:
                 self._previous_world_sizes.append(previous)
                 self._num_done -= previous.num_steps
 
-    def _restore_history(self, records: Sequence[Record]) -> None:
-        """Replace the records of this worker."""
-        self.history = list(records)
-        self._history_lines = [json.dumps(record) for record in records]
-
     async def _train_epochs_together(self) -> None:
         """Train on equal parts of each epoch; all workers meet at its end.
 
@@ -221,7 +203,9 @@ class Trainer:
         validate together, and write a checkpoint.
         """
         while self._epoch < self._settings.epochs:
-            plan, assignment = self._plan_epoch()
+            plan, assignment = self._rows.plan_epoch(
+                self._epoch, self._num_done, self._previous_world_sizes
+            )
             # These are the events of each remaining step, of all workers together.
             batch_sizes = plan.samples[self._num_done :].tolist()
             # The counter is set at the end, since steps with a constant rate do not count samples.
@@ -243,7 +227,7 @@ class Trainer:
                 if self._needs_checkpoint(step, num_steps):
                     await self._checkpoint([Position(self._epoch, step)])
             self._sample_counter = counter_at_end
-            await self._synchronize_and_validate()
+            await self._end_epoch_together()
             await self._checkpoint([Position(self._epoch, 0)])
 
     async def _train_without_waiting(self) -> None:
@@ -256,19 +240,19 @@ class Trainer:
         """
         transport, work = self._transport, self._work
         batch_size = self._settings.batch_size
-        queue = self._open_queue()
+        queue = self._rows.open_queue(Position(self._epoch, self._num_done))
         self._clock.begin_epoch(self._epoch, self._num_rows, num_trained=self._num_done)
         num_steps = math.ceil(self._num_rows / batch_size)
         # The counter returns its value after the addition; tickets begin at 0.
         ticket = await transport.count("tickets", 1) - 1
-        unit = self._use_own_rows(queue.unit(ticket), self._num_rows_read)
+        unit = self._rows.use_own_rows(queue.unit(ticket), self._num_rows_read)
         while unit is not None:
             await self._cross_boundaries(queue.pop_boundaries(), ticket)
             work.begin(unit.assignment)
             # The next unit is drawn before this one is trained on, so that its rows are read ahead.
             ticket = await transport.count("tickets", 1) - 1
             num_rows_read = self._num_rows_read + sum(unit.assignment.sizes)
-            next_unit = self._use_own_rows(queue.unit(ticket), num_rows_read)
+            next_unit = self._rows.use_own_rows(queue.unit(ticket), num_rows_read)
             if next_unit is not None:
                 work.prefetch(next_unit.assignment)
             row = unit.start.num_done
@@ -303,25 +287,6 @@ class Trainer:
         meter.lap("compute")
         self._stats.steps += 1
 
-    def _plan_epoch(self) -> tuple[EpochPlan, Assignment]:
-        """Return the plan of the epoch, and the part that this worker has not trained on yet."""
-        settings, transport = self._settings, self._transport
-        if self._partition is not None:
-            plan = self._partition.plan(batch_size=settings.batch_size, epoch=self._epoch)
-        else:
-            plan = plan_epoch(
-                self._group_rows,
-                world_size=transport.world_size,
-                batch_size=settings.batch_size,
-                seed=settings.seed,
-                epoch=self._epoch,
-                previous_world_sizes=self._previous_world_sizes,
-            )
-        assignment = assign_rows(
-            plan, rank=transport.rank, epoch=self._epoch, first_step=self._num_done
-        )
-        return plan, assignment
-
     def _needs_checkpoint(self, step: int, num_steps: int) -> bool:
         """Return whether a checkpoint is due after a step, which counts from 1.
 
@@ -330,36 +295,6 @@ class Trainer:
         """
         interval = self._settings.checkpoint_steps
         return interval is not None and step % interval == 0 and step < num_steps
-
-    def _open_queue(self) -> UnitQueue:
-        """Return the work units from the present position to the end of the run.
-
-        Between two checkpoints, each worker takes about `checkpoint_steps` steps.
-        """
-        settings, world_size = self._settings, self._transport.world_size
-        rows_between_checkpoints = None
-        if settings.checkpoint_steps:
-            rows_between_checkpoints = settings.checkpoint_steps * settings.batch_size * world_size
-        return UnitQueue(
-            self._group_rows,
-            world_size=world_size,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            epochs=settings.epochs,
-            start=Position(self._epoch, self._num_done),
-            rows_between_checkpoints=rows_between_checkpoints,
-        )
-
-    def _use_own_rows(self, unit: Unit | None, num_rows_read: int) -> Unit | None:
-        """Return a unit, with as many of the worker's own rows if each row belongs to one worker.
-
-        `num_rows_read`: rows that the worker has read in the run before the unit.
-        """
-        if unit is None or self._partition is None:
-            return unit
-        rank = self._transport.rank
-        assignment = self._partition.replace_rows(unit.assignment, rank=rank, start=num_rows_read)
-        return unit._replace(assignment=assignment)
 
     async def _cross_boundaries(self, boundaries: Sequence[Boundary], ticket: int) -> None:
         """End epochs and write checkpoints on the way to a unit.
@@ -385,86 +320,24 @@ class Trainer:
                     await self._checkpoint(positions)
                     positions = []
                 if is_end:
-                    await self._synchronize_and_validate()
+                    await self._end_epoch_together()
                 elif validates:
-                    await self._validate_snapshot()
+                    self._finish_epoch(await self._validator.validate_snapshot(self._epoch))
                 else:
-                    self._finish_epoch({}, None)
+                    self._finish_epoch({})
             positions.append(boundary.position)
         await self._checkpoint(positions)
 
-    async def _synchronize_and_validate(self) -> None:
-        """End an epoch with all workers; each validates the method's model on its part.
+    async def _end_epoch_together(self) -> None:
+        """Validate with all workers, and end the epoch."""
+        is_last = self._epoch == self._settings.epochs - 1
+        validation = await self._validator.validate_together(self._epoch, is_last=is_last)
+        self._finish_epoch(validation)
 
-        The method's joint model is what a run delivers, such as the mean of the workers' models.
-        At the end of the run each worker also validates its own model on the whole split, to show
-        how far the workers differ. Time in this counts as validation, except that of messages
-        which the method needs anyway.
-        """
-        work, transport, meter = self._work, self._transport, self._meter
-        meter.doing = "at the end of the epoch"
-        await self._algorithm.quiesce()
-        local_model, joint_model = work.model.empty(), work.model.empty()
-        # The worker's own model is copied before `flush`, which may change it.
-        with meter.attribute_all_to("validate"):
-            await self._algorithm.current(local_model)
-        await self._algorithm.flush()
-        with meter.attribute_all_to("validate"):
-            await self._algorithm.result(joint_model)
-            distance = await consensus_distance(local_model, joint_model, transport)
-            state = ModelState(joint_model, await self._buffers.mean())
-            share = ValidationPart(transport.rank, transport.world_size)
-            sums = await reduce_sums(await work.validate(state, share), transport)
-            validation = self._describe_validation(sums, distance)
-            is_last = self._epoch == self._settings.epochs - 1
-            if is_last and transport.world_size > 1 and work.validates_alone:
-                local_state = ModelState(local_model, work.buffers())
-                local_sums = await work.validate(local_state, ValidationPart(0, 1))
-                validation["worker_val_loss"] = local_sums.mean_loss
-                validation["worker_val_accuracy"] = local_sums.accuracy
-        # All workers have the same result, so only rank 0 keeps the model.
-        self._finish_epoch(validation, state if transport.rank == 0 else None)
+    def _finish_epoch(self, validation: dict[str, Any]) -> None:
+        """Write the record of this worker's epoch, and begin the next epoch.
 
-    async def _validate_snapshot(self) -> None:
-        """End this worker's epoch; validate a snapshot of the model on the whole split.
-
-        The other workers train meanwhile, so the snapshot may mix models of different steps.
-        """
-        self._meter.doing = "validating"
-        model = self._work.model.empty()
-        with self._meter.attribute_all_to("validate"):
-            distance = await self._algorithm.snapshot(model)
-            state = ModelState(model, await self._buffers.snapshot())
-            sums = await self._work.validate(state, ValidationPart(0, 1))
-        self._finish_epoch(self._describe_validation(sums, distance), state)
-
-    def _describe_validation(self, sums: Sums, distance: float) -> dict[str, Any]:
-        """Return the part of a record that is about all workers.
-
-        `sums`: over the validation split. `distance`: consensus distance, a measure of how far the
-        workers' models are apart.
-
-        Raises:
-            ShardError: The validation split has no events.
-        """
-        if not sums.samples:
-            raise ShardError(
-                "the validation split has no events. Make the features again, from more events."
-            )
-        self._progress.consensus_distance = distance
-        return {
-            "train_rows": self._num_rows,
-            "samples_seen_by_all": (self._epoch + 1) * self._num_rows,
-            "consensus_distance": distance,
-            "val_loss": sums.mean_loss,
-            "val_accuracy": sums.accuracy,
-        }
-
-    def _finish_epoch(self, validation: dict[str, Any], state: ModelState | None) -> None:
-        """Write the record of this worker's epoch, note the best model, and begin the next epoch.
-
-        `validation`: from `_describe_validation`; empty if another worker validates. `state`: the
-        validated model, to note it if its loss is the lowest; None to leave that to another worker.
+        `validation`: from `Validator`; empty if another worker validates.
 
         Raises:
             DivergedError: The validation loss is NaN or infinite.
@@ -477,35 +350,19 @@ class Trainer:
             **validation,
         }
         self._files.record(record)
-        self.history.append(record)
-        self._history_lines.append(json.dumps(record))
-        if validation and not math.isfinite(record["val_loss"]):
-            raise DivergedError(
-                f"the validation loss of epoch {self._epoch + 1} is {record['val_loss']}: training "
-                f"diverged. Lower train.learning_rate "
-                f"(now {self._settings.effective_learning_rate:g} in effect)."
-            )
-        if state is not None and record["val_loss"] < self._best.val_loss:
-            model, buffers = torch.from_numpy(state.parameters), torch.from_numpy(state.buffers)
-            self._best = BestModel(record["val_loss"], model, buffers)
+        self._history.append(record)
+        if validation:
+            self._progress.consensus_distance = validation["consensus_distance"]
+            if not math.isfinite(validation["val_loss"]):
+                raise DivergedError(
+                    f"the validation loss of epoch {self._epoch + 1} is {validation['val_loss']}: "
+                    f"training diverged. Lower train.learning_rate "
+                    f"(now {self._settings.effective_learning_rate:g} in effect)."
+                )
         self._stats.begin()
         self._epoch += 1
         self._num_done = 0
         self._previous_world_sizes = []
-
-    async def _save_best(self) -> None:
-        """Save the best model of the run; the worker that has it writes it.
-
-        Each worker knows only the best model that it has validated itself.
-        """
-        # The sum of vectors with one entry per worker gives all losses to each.
-        losses = np.zeros(self._transport.world_size)
-        losses[self._transport.rank] = self._best.val_loss
-        await self._transport.all_reduce_sum(losses)
-        best_rank = int(np.argmin(losses))
-        _, model, buffers = self._best
-        if best_rank == self._transport.rank and model is not None and buffers is not None:
-            self._files.save_best(ModelState(model.numpy(), buffers.numpy()))
 
     async def _checkpoint(self, positions: Sequence[Position]) -> None:
         """Write this worker's state, which holds at all these positions; none: write nothing.
@@ -528,8 +385,8 @@ class Trainer:
             "stats": self._stats.state(),
             "num_rows_read": self._num_rows_read,
             "previous_world_sizes": [tuple(workers) for workers in self._previous_world_sizes],
-            "best": self._best._asdict(),
-            "history": "\n".join(self._history_lines),
+            "best": self._validator.best._asdict(),
+            "history": self._history.text(),
         }
         checkpoints.write_rank(positions, transport.world_size, transport.rank, rank_state)
         if self._is_static:
@@ -538,13 +395,3 @@ class Trainer:
         if not self._is_static or transport.rank == 0:
             checkpoints.complete(positions, transport.world_size)
         self._meter.lap("checkpoint")
-
-
-def _records_before(epoch: int, state: RankContent) -> list[Record]:
-    """Return the records of a worker of the epochs before `epoch`.
-
-    The state may have later ones: a worker that crossed several positions at once wrote one state
-    for all.
-    """
-    records: list[Record] = [json.loads(line) for line in state["history"].splitlines()]
-    return [record for record in records if record["epoch"] < epoch]

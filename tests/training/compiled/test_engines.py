@@ -23,7 +23,7 @@ from models.networks.lepton_frame import LeptonFrame
 from models.networks.network_settings import Frame, NetworkSettings, ReadFrom, RecurrentSettings
 from models.networks.particles_settings import ParticlesSettings
 from models.networks.scaling_layer import Scaler
-from training.compiled import kernel, optimizer, perceptron, recurrent
+from training.compiled import gru, kernel, optimizer, perceptron, recurrent
 from training.compiled.engines import compiled_engine
 from training.compiled.kernel import asinh
 from training.flat_model import FlatModel
@@ -237,7 +237,7 @@ def test_a_network_without_an_engine_takes_the_gradients_of_torch() -> None:
 
 def test_kernels_release_pythons_lock() -> None:
     kernels: dict[str, Dispatcher] = {}
-    for module in (kernel, optimizer, perceptron, recurrent, vector_kernels, serving):
+    for module in (kernel, optimizer, perceptron, gru, recurrent, vector_kernels, serving):
         for name, function in vars(module).items():
             if isinstance(function, Dispatcher):
                 kernels[f"{module.__name__}.{name}"] = function
