@@ -1,4 +1,4 @@
-"""The fast kernels against a slow reference on random events; by hand: the tests beside it."""
+"""The fast kernels against a slow reference on random events."""
 
 from __future__ import annotations
 
@@ -55,64 +55,81 @@ class Directions:
         return eta, math.remainder(phi, 2.0 * math.pi)
 
 
+def random_pts(rng: np.random.Generator, count: int, threshold: float, mean: float) -> list[float]:
+    """Exponential pT above a threshold; half are multiples of a quarter, so that ties occur."""
+    pts = rng.exponential(mean, count)
+    is_rounded = rng.random(count) < 0.5
+    return (threshold + np.where(is_rounded, np.ceil(4 * pts) / 4, pts)).tolist()
+
+
+def random_track(rng: np.random.Generator, pt: float, eta: float, phi: float) -> Row:
+    pid = int(rng.choice([211, -211, 11, -11, 13, -13]))
+    charge = int(rng.choice([-1, 1]))
+    x, y, z = rng.normal(0.0, 5.0, 3).tolist()
+    return track(pt, eta, phi, charge=charge, pid=pid, vertex=(x, y, z))
+
+
+def random_lepton(rng: np.random.Generator, directions: Directions) -> Row:
+    """A lepton whose pT is at a threshold of some settings now and then."""
+    is_at_threshold = rng.random() < 0.2
+    pt = rng.choice([23.0, 30.0, 45.0]) if is_at_threshold else rng.uniform(15.0, 80.0)
+    eta, phi = directions.draw(0.3)
+    return lepton(float(pt), eta, phi, charge=int(rng.choice([-1, 1])))
+
+
+def random_jet(rng: np.random.Generator, directions: Directions) -> Row:
+    pt = 30.0 if rng.random() < 0.1 else float(rng.uniform(20.0, 120.0))
+    btag = int(rng.choice([0, 0, 1, 2, 3, 4, 0x80000000]))
+    return jet(pt, *directions.draw(0.5), btag=btag)
+
+
+def share_directions(rng: np.random.Generator, sources: list[Row], targets: list[Row]) -> None:
+    """Move some candidates to the directions of others."""
+    for row in sources[: min(3, len(targets))]:
+        target = targets[int(rng.integers(len(targets)))]
+        target |= {"eta": row["eta"], "phi": row["phi"]}
+
+
 def random_event(rng: np.random.Generator, counts: Sequence[int], *, spread: float) -> Row:
     """A random event; leptons often have own tracks, some directions are shared.
 
     `counts` are the numbers of tracks, photons and neutral hadrons.
     """
-    directions, (tracks, photons, neutral_hadrons) = Directions(rng), counts
+    directions = Directions(rng)
+    num_tracks, num_photons, num_neutrals = counts
+    track_pts = random_pts(rng, num_tracks, 0.5, 1.5)
+    tracks = [random_track(rng, pt, *directions.draw(spread)) for pt in track_pts]
+    photon_pts = random_pts(rng, num_photons, 1.0, 8.0)
+    photons = [tower(et, *directions.draw(spread)) for et in photon_pts]
+    neutral_pts = random_pts(rng, num_neutrals, 1.0, 8.0)
+    neutral_hadrons = [tower(et, *directions.draw(spread)) for et in neutral_pts]
+    share_directions(rng, tracks, photons)
+    share_directions(rng, photons, neutral_hadrons)
 
-    def pts(count: int, threshold: float, mean: float) -> list[float]:
-        """Half of them are multiples of a quarter, so that ties occur, at the caps too."""
-        pt = rng.exponential(mean, count)
-        return (threshold + np.where(rng.random(count) < 0.5, np.ceil(4 * pt) / 4, pt)).tolist()
-
-    def random_track(pt: float, eta: float, phi: float) -> Row:
-        pid, charge = int(rng.choice([211, -211, 11, -11, 13, -13])), int(rng.choice([-1, 1]))
-        return track(
-            pt, eta, phi, charge=charge, pid=pid, vertex=tuple(rng.normal(0.0, 5.0, 3).tolist())
-        )
-
-    of_tracks = [random_track(pt, *directions.draw(spread)) for pt in pts(tracks, 0.5, 1.5)]
-    of_photons = [tower(et, *directions.draw(spread)) for et in pts(photons, 1.0, 8.0)]
-    of_neutrals = [tower(et, *directions.draw(spread)) for et in pts(neutral_hadrons, 1.0, 8.0)]
-    for sources, targets in ((of_tracks, of_photons), (of_photons, of_neutrals)):
-        for row in sources[: min(3, len(targets))]:
-            target = targets[int(rng.integers(len(targets)))]
-            target |= {"eta": row["eta"], "phi": row["phi"]}
-    leptons: dict[str, list[Row]] = {"electrons": [], "muons": []}
-    for of_kind in leptons.values():
-        for _ in range(int(rng.integers(3))):
-            pt = float(
-                rng.choice([23.0, 30.0, 45.0]) if rng.random() < 0.2 else rng.uniform(15.0, 80.0)
-            )
-            eta, phi = directions.draw(0.3)
-            of_kind.append(lepton(pt, eta, phi, charge=int(rng.choice([-1, 1]))))
-            if rng.random() < 0.7 and tracks > 0:
-                own_track = random_track(pt, eta + float(rng.normal(0.0, 2e-5)), phi)
-                of_tracks[int(rng.integers(tracks))] = own_track
-    jets = [
-        jet(
-            30.0 if rng.random() < 0.1 else float(rng.uniform(20.0, 120.0)),
-            *directions.draw(0.5),
-            btag=int(rng.choice([0, 0, 1, 2, 3, 4, 0x80000000])),
-        )
-        for _ in range(int(rng.integers(7)))
-    ]
+    leptons: dict[str, list[Row]] = {}
+    for collection in ("electrons", "muons"):
+        leptons[collection] = [random_lepton(rng, directions) for _ in range(rng.integers(3))]
+        for row in leptons[collection]:
+            if rng.random() < 0.7 and num_tracks > 0:
+                eta = row["eta"] + float(rng.normal(0.0, 2e-5))
+                own_track = random_track(rng, row["pt"], eta, row["phi"])
+                tracks[int(rng.integers(num_tracks))] = own_track
     return event_row(
-        tracks=of_tracks,
-        photons=of_photons,
-        neutral_hadrons=of_neutrals,
-        jets=jets,
+        tracks=tracks,
+        photons=photons,
+        neutral_hadrons=neutral_hadrons,
+        jets=[random_jet(rng, directions) for _ in range(rng.integers(7))],
         met=float(rng.exponential(50.0)),
         met_phi=float(rng.uniform(-math.pi, math.pi)),
         **leptons,
     )
 
 
-#: Those that concern jets alone are tried without the large events, on which the reference takes
-#: most of its time.
+#: Settings of jets alone are tried without the large events, on which the reference takes most of
+#: its time.
 WITHOUT_LARGE = ("one b-tag bit", "jets not cleaned")
+#: Numbers of tracks, photons and neutral hadrons of events beyond the caps.
+LARGE_COUNTS = [(515, 8, 8), (8, 172, 8), (8, 8, 230), (515, 172, 230)]
 
 
 def random_events(*, with_large: bool) -> list[Row]:
@@ -121,13 +138,13 @@ def random_events(*, with_large: bool) -> list[Row]:
     events = []
     for _ in range(400):
         counts = rng.integers(1, [40, 20, 20]) * (rng.random(3) < 0.85)
-        events.append(
-            random_event(rng, counts.tolist(), spread=float(rng.choice([0.05, 0.3, 1.0])))
-        )
-    for large in [(515, 8, 8), (8, 172, 8), (8, 8, 230), (515, 172, 230)] if with_large else []:
-        event = random_event(rng, large, spread=1.2)
-        event["muons"] = [*event["muons"], lepton(1e4, *Directions(rng).draw(0.2))]
-        events.append(event)
+        spread = float(rng.choice([0.05, 0.3, 1.0]))
+        events.append(random_event(rng, counts.tolist(), spread=spread))
+    if with_large:
+        for counts in LARGE_COUNTS:
+            event = random_event(rng, counts, spread=1.2)
+            event["muons"] = [*event["muons"], lepton(1e4, *Directions(rng).draw(0.2))]
+            events.append(event)
     return [events[index] for index in rng.permutation(len(events))]
 
 
@@ -139,19 +156,20 @@ def random_table() -> pa.Table:
 def assert_as_reference(table: pa.Table, choices: dict[str, Any]) -> FeatureBlock:
     """Compare every number of every event of a table."""
     settings = ReferenceSettings(**choices)
-    expected = [reference_event(event, settings) for event in table.to_pylist()]
-    block = build_features(table, FeatureSettings(**choices))
     selected = []
     expected_hlf = []
     expected_particles = []
     offsets = [0]
-    for index, features in enumerate(expected):
+    for index, event in enumerate(table.to_pylist()):
+        features = reference_event(event, settings)
         if features is not None:
             hlf, rows = features
             selected.append(index)
             expected_hlf.append(hlf)
             expected_particles += rows
             offsets.append(len(expected_particles))
+
+    block = build_features(table, FeatureSettings(**choices))
 
     assert block.selected.tolist() == selected
     assert block.particle_offsets.tolist() == offsets
@@ -166,23 +184,26 @@ def assert_close(
     actual: np.ndarray, expected: list[dict[str, float]], names: Sequence[str]
 ) -> None:
     """Compare rows, with columns of these names, with the features of the reference."""
-    assert (actual.shape, actual.dtype) == ((len(expected), len(names)), np.float32)
+    assert actual.shape == (len(expected), len(names))
+    assert actual.dtype == np.float32
     if not expected:
         return
     for name in expected[0]:
+        values = actual[:, names.index(name)]
         reference = [row[name] for row in expected]
-        np.testing.assert_allclose(
-            actual[:, names.index(name)], reference, rtol=1e-6, atol=1e-6, err_msg=name
-        )
+        np.testing.assert_allclose(values, reference, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM_CHOICES)
 def test_features_of_random_events_equal_the_reference(random_table: pa.Table, name: str) -> None:
-    table = events_table(random_events(with_large=False)) if name in WITHOUT_LARGE else random_table
+    table = random_table
+    if name in WITHOUT_LARGE:
+        table = events_table(random_events(with_large=False))
+
     block = assert_as_reference(table, RANDOM_CHOICES[name])
-    # The sample is worth something only if leptons pass and fail, of both kinds, and the caps are
-    # reached.
+
+    # Leptons of both flavours pass and fail, and the caps are reached.
     assert 0.3 < block.selected.size / table.num_rows < 0.9
     assert 0.2 < block.hlf[:, hlf_names().index("lepton_is_electron")].mean() < 0.8
     if name not in WITHOUT_LARGE:
@@ -201,12 +222,14 @@ def test_a_table_of_many_chunks_is_read_to_its_end(random_table: pa.Table) -> No
 @pytest.mark.parametrize("events", [[], [event_row()]], ids=["no event", "no lepton"])
 def test_nothing_selected_gives_an_empty_block(events: list[Row]) -> None:
     block = assert_as_reference(events_table(events), {})
+
     assert block.particle_offsets.tolist() == [0]
 
 
 def test_the_defaults_are_those_of_the_reference() -> None:
     settings = FeatureSettings()
     reference = dataclasses.asdict(ReferenceSettings())
+
     assert settings.jet_cleaning == reference.pop("jet_lepton_cleaning_dr")
     assert {name: getattr(settings, name) for name in reference} == reference
     assert FeatureSettings(convention="sparkdltrigger", ordering="file").jet_cleaning == 0.0

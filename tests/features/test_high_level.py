@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 from event_rows import event_row, jet, lepton
-from extracted_features import ELECTRON, extract, near_pair
+from extracted_features import ELECTRON, hlf_of, near
+from numpy.typing import NDArray
 
 from features.columns import hlf_names
 from features.errors import FeatureError
@@ -26,10 +27,12 @@ from features.high_level import check_independence
     ],
 )
 def test_mt_has_the_square_root(met: float, phi: float, met_phi: float, expected: float) -> None:
-    event = event_row(electrons=[lepton(40.0, 0.0, phi)], met=met, met_phi=met_phi)
-    (hlf,) = extract(event).hlf
+    electron = lepton(40.0, 0.0, phi)
+
+    hlf = hlf_of(event_row(electrons=[electron], met=met, met_phi=met_phi))
+
     assert hlf["mt"] == pytest.approx(expected, rel=1e-6)
-    assert (hlf["met"], hlf["met_phi"]) == near_pair(met, met_phi)
+    assert [hlf["met"], hlf["met_phi"]] == near(met, met_phi)
 
 
 def test_jets_at_the_thresholds_do_not_count() -> None:
@@ -41,7 +44,9 @@ def test_jets_at_the_thresholds_do_not_count() -> None:
         jet(70.0, -2.6000001, 1.0),
         jet(80.0, -2.59, 1.0),
     ]
-    (hlf,) = extract(event_row(electrons=[ELECTRON], jets=jets)).hlf
+
+    hlf = hlf_of(event_row(electrons=[ELECTRON], jets=jets))
+
     assert hlf["ht"] == 30.5 + 50.0 + 80.0
     assert (hlf["num_jets"], hlf["num_bjets"]) == (3.0, 1.0)
 
@@ -51,7 +56,9 @@ def test_jets_at_the_thresholds_do_not_count() -> None:
 )
 def test_b_jets_are_counted_by_the_mask(mask: int, expected: float) -> None:
     jets = [jet(40.0, 0.0, 1.0, btag=btag) for btag in (0, 1, 2, 3, 0x80000000)]
-    (hlf,) = extract(event_row(electrons=[ELECTRON], jets=jets), btag_mask=mask).hlf
+
+    hlf = hlf_of(event_row(electrons=[ELECTRON], jets=jets), btag_mask=mask)
+
     assert (hlf["num_jets"], hlf["num_bjets"]) == (5.0, expected)
 
 
@@ -63,8 +70,8 @@ def test_jets_on_the_lepton_do_not_count_with_cleaning() -> None:
     ]
     event = event_row(electrons=[ELECTRON], jets=jets)
 
-    (uncleaned,) = extract(event, jet_lepton_cleaning_dr=0.0).hlf
-    (cleaned,) = extract(event, jet_lepton_cleaning_dr=0.5).hlf
+    uncleaned = hlf_of(event, jet_lepton_cleaning_dr=0.0)
+    cleaned = hlf_of(event, jet_lepton_cleaning_dr=0.5)
 
     assert (uncleaned["ht"], uncleaned["num_jets"], uncleaned["num_bjets"]) == (150.0, 3.0, 3.0)
     assert (cleaned["ht"], cleaned["num_jets"], cleaned["num_bjets"]) == (60.0, 1.0, 1.0)
@@ -72,32 +79,43 @@ def test_jets_on_the_lepton_do_not_count_with_cleaning() -> None:
 
 def test_jet_at_exactly_the_largest_eta_does_not_count() -> None:
     jets = [jet(40.0, 2.5, 1.0), jet(50.0, -2.5, 1.0), jet(60.0, 2.25, 1.0)]
-    (hlf,) = extract(event_row(electrons=[ELECTRON], jets=jets), max_jet_abs_eta=2.5).hlf
+
+    hlf = hlf_of(event_row(electrons=[ELECTRON], jets=jets), max_jet_abs_eta=2.5)
+
     assert (hlf["ht"], hlf["num_jets"]) == (60.0, 1.0)
 
 
+#: Two values of a feature of the same event, computed with different numbers of events.
+EQUAL_BUT_FOR_ROUNDING = [(0.0, 5e-7), (100.0, 100.0005)]
+DIFFERENT = [(0.0, 1e-5), (100.0, 100.01)]
+
+
+def recomputed_features(first: float, second: float) -> NDArray[np.float32]:
+    """(2, num_events, num_features): features computed twice, with two values of HT of one event."""
+    hlf = np.ones((2, 3, len(hlf_names())), np.float32)
+    hlf[:, 1, hlf_names().index("ht")] = first, second
+    # Built-in features may depend on the number of events in their last digits.
+    hlf[1, :, hlf_names().index("mt")] = 2
+    return hlf
+
+
+@pytest.mark.parametrize("values", DIFFERENT)
+def test_a_feature_of_a_plugin_that_depends_on_further_events_is_refused(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[float, float]
+) -> None:
+    monkeypatch.setitem(FUNCTIONS, "ht", FUNCTIONS["ht"]._replace(is_plugin=True))
+
+    with pytest.raises(FeatureError, match=r"the feature 'ht' .* depends on the other events"):
+        check_independence(*recomputed_features(*values))
+
+
 @pytest.mark.parametrize(
-    ("values", "is_refused"),
-    [
-        ((0.0, 5e-7), False),
-        ((0.0, 1e-5), True),
-        ((100.0, 100.0005), False),
-        ((100.0, 100.01), True),
-    ],
+    ("is_plugin", "values"),
+    [*((True, values) for values in EQUAL_BUT_FOR_ROUNDING), (False, DIFFERENT[1])],
 )
-@pytest.mark.parametrize("is_plugin", [True, False])
-def test_a_feature_of_a_plugin_is_refused_where_an_event_differs_beyond_rounding(
-    monkeypatch: pytest.MonkeyPatch, values: tuple[float, float], is_refused: bool, is_plugin: bool
+def test_rounding_and_built_in_features_are_not_refused(
+    monkeypatch: pytest.MonkeyPatch, is_plugin: bool, values: tuple[float, float]
 ) -> None:
     monkeypatch.setitem(FUNCTIONS, "ht", FUNCTIONS["ht"]._replace(is_plugin=is_plugin))
-    ht, mt = hlf_names().index("ht"), hlf_names().index("mt")
-    hlf, recomputed = np.ones((2, 3, len(hlf_names())), np.float32)
-    hlf[1, ht], recomputed[1, ht] = values
-    # Built-in features may depend on the number of events in their last digits.
-    recomputed[:, mt] = 2
 
-    if is_refused and is_plugin:
-        with pytest.raises(FeatureError, match=r"the feature 'ht' .* depends on the other events"):
-            check_independence(hlf, recomputed)
-    else:
-        check_independence(hlf, recomputed)
+    check_independence(*recomputed_features(*values))

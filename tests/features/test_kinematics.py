@@ -17,8 +17,9 @@ PARTICLES = vector.array({"pt": PT, "eta": ETA, "phi": PHI, "mass": np.zeros(500
 
 
 def test_four_momentum_is_that_of_a_massless_vector() -> None:
+    px, py, pz = np.vectorize(momentum)(PT, ETA, PHI)
+
     np.testing.assert_allclose(energy(PT, ETA), PARTICLES.E, rtol=1e-9)
-    px, py, pz = zip(*map(momentum, PT, ETA, PHI), strict=True)
     np.testing.assert_allclose(px, PARTICLES.px, rtol=1e-12)
     np.testing.assert_allclose(py, PARTICLES.py, rtol=1e-12)
     np.testing.assert_allclose(pz, PARTICLES.pz, rtol=1e-12)
@@ -26,29 +27,26 @@ def test_four_momentum_is_that_of_a_massless_vector() -> None:
 
 def test_distances_equal_those_of_vector() -> None:
     partners = PARTICLES[::-1]
-    expected = np.asarray(PARTICLES.deltaphi(partners))
+    expected_delta_phi = np.asarray(PARTICLES.deltaphi(partners))
+    expected_delta_r = np.asarray(PARTICLES.deltaR(partners))
 
-    np.testing.assert_allclose(delta_phi(PHI, PHI[::-1]), expected, atol=1e-12)
-    np.testing.assert_allclose(
-        np.sqrt(delta_r2(ETA, PHI, ETA[::-1], PHI[::-1])),
-        np.asarray(PARTICLES.deltaR(partners)),
-        atol=1e-12,
-    )
+    distance2 = delta_r2(ETA, PHI, ETA[::-1], PHI[::-1])
+
+    np.testing.assert_allclose(np.sqrt(distance2), expected_delta_r, atol=1e-12)
+    np.testing.assert_allclose(delta_phi(PHI, PHI[::-1]), expected_delta_phi, atol=1e-12)
 
 
 def test_transverse_mass_is_that_of_the_transverse_vectors() -> None:
     met, met_phi = PT[::-1], PHI[::-1]
-    total = vector.array(
-        {
-            "px": PT * np.cos(PHI) + met * np.cos(met_phi),
-            "py": PT * np.sin(PHI) + met * np.sin(met_phi),
-        }
-    )
-    expected = np.sqrt(np.maximum((PT + met) ** 2 - total.rho2, 0))
-    np.testing.assert_allclose(transverse_mass(PT, PHI, met, met_phi), expected, atol=1e-5)
+    px = PT * np.cos(PHI) + met * np.cos(met_phi)
+    py = PT * np.sin(PHI) + met * np.sin(met_phi)
+    mass2 = (PT + met) ** 2 - (px**2 + py**2)
+
+    mass = transverse_mass(PT, PHI, met, met_phi)
+
+    np.testing.assert_allclose(mass, np.sqrt(np.maximum(mass2, 0)), atol=1e-5)
 
 
 def test_delta_phi_of_opposite_directions_is_plus_pi() -> None:
-    assert float(delta_phi(math.pi, 0.0)) == math.pi
-    assert float(delta_phi(0.0, math.pi)) == math.pi
-    assert float(delta_phi(-math.pi, 0.0)) == math.pi
+    for first, second in [(math.pi, 0.0), (0.0, math.pi), (-math.pi, 0.0)]:
+        assert float(delta_phi(first, second)) == math.pi

@@ -6,43 +6,37 @@ import math
 
 import pytest
 from event_rows import event_row, lepton, tower, track
-from extracted_features import ELECTRON, column, extract
+from extracted_features import ELECTRON, column, particle_rows
 
 from features.columns import PARTICLE_FEATURE_NAMES
 
 
+def particle_row(**numbers: float) -> dict[str, float]:
+    """A row of a particle that is 0 but for these numbers."""
+    return dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0) | numbers
+
+
 def test_lepton_row_is_massless_at_vertex_zero() -> None:
     eta = math.asinh(0.75)  # pz = 0.75 pT, E = 1.25 pT
-    (rows,) = extract(event_row(electrons=[lepton(40.0, eta, 0.0, charge=-1)])).particles
-    expected = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
-    expected |= {"energy": 50.0, "px": 40.0, "pz": 30.0, "pt": 40.0, "eta": eta}
-    expected |= {"is_electron": 1.0, "charge": -1.0}
+
+    rows = particle_rows(event_row(electrons=[lepton(40.0, eta, 0.0, charge=-1)]))
+
+    momentum = {"energy": 50.0, "px": 40.0, "pz": 30.0, "pt": 40.0, "eta": eta}
+    expected = particle_row(**momentum, is_electron=1.0, charge=-1.0)
     assert rows == [pytest.approx(expected, rel=1e-6)]
 
 
 def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
     # pz = -0.75 pT, E = 1.25 pT, px = 0.8 pT, py = 0.6 pT.
     eta, phi = -math.asinh(0.75), math.asin(0.6)
-    tracks = [track(20.0, eta, phi, charge=-1, vertex=(1.5, -2.5, 3.5))]
-    event = event_row(electrons=[ELECTRON], tracks=tracks)
-    (rows,) = extract(event).particles
-    expected = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
-    expected |= {
-        "energy": 25.0,
-        "px": 16.0,
-        "py": 12.0,
-        "pz": -15.0,
-        "pt": 20.0,
-        "eta": eta,
-        "phi": phi,
-    }
-    expected |= {
-        "vertex_x": 1.5,
-        "vertex_y": -2.5,
-        "vertex_z": 3.5,
-        "is_charged_hadron": 1.0,
-        "charge": -1.0,
-    }
+    displaced = track(20.0, eta, phi, charge=-1, vertex=(1.5, -2.5, 3.5))
+
+    rows = particle_rows(event_row(electrons=[ELECTRON], tracks=[displaced]))
+
+    momentum = {"energy": 25.0, "px": 16.0, "py": 12.0, "pz": -15.0}
+    direction = {"pt": 20.0, "eta": eta, "phi": phi}
+    vertex = {"vertex_x": 1.5, "vertex_y": -2.5, "vertex_z": 3.5}
+    expected = particle_row(**momentum, **direction, **vertex, is_charged_hadron=1.0, charge=-1.0)
     assert rows[1] == pytest.approx(expected, rel=1e-6)
 
 
@@ -63,15 +57,15 @@ def test_rows_after_the_lepton_have_the_order_of_the_settings(
         photons=[tower(3.0, 0.0, 1.5)],
         neutral_hadrons=[tower(5.0, 0.5, 0.0)],
     )
-    (rows,) = extract(event, ordering=ordering).particles
-    assert column(rows, "pt") == expected
+
+    assert column(particle_rows(event, ordering=ordering), "pt") == expected
 
 
 def test_distance_from_the_lepton_is_taken_across_the_phi_seam() -> None:
-    event = event_row(
-        muons=[lepton(40.0, 0.0, 3.0)], photons=[tower(2.0, 0.0, 2.0), tower(3.0, 0.0, -3.0)]
-    )
-    assert column(extract(event).particles[0], "pt") == [40.0, 3.0, 2.0]
+    photons = [tower(2.0, 0.0, 2.0), tower(3.0, 0.0, -3.0)]
+    event = event_row(muons=[lepton(40.0, 0.0, 3.0)], photons=photons)
+
+    assert column(particle_rows(event), "pt") == [40.0, 3.0, 2.0]
 
 
 @pytest.mark.parametrize("ordering", ["increasing", "decreasing"])
@@ -88,7 +82,9 @@ def test_equal_distances_are_ordered_by_species_pt_eta_and_phi(ordering: str) ->
         photons=[tower(4.0, -1.0, 0.0), tower(5.0, 1.0, 0.0)],
         neutral_hadrons=[tower(6.0, -1.0, 0.0)],
     )
-    (rows,) = extract(event, ordering=ordering).particles
+
+    rows = particle_rows(event, ordering=ordering)
+
     assert [(row["pt"], row["eta"], row["phi"]) for row in rows[1:]] == [
         (3.0, 1.0, 0.0),
         (2.0, -1.0, 0.0),
@@ -104,23 +100,32 @@ def test_equal_distances_are_ordered_by_species_pt_eta_and_phi(ordering: str) ->
 @pytest.mark.parametrize(
     ("collection", "cap"), [("tracks", 450), ("photons", 150), ("neutral_hadrons", 200)]
 )
-def test_the_hardest_candidates_are_kept_in_file_order(collection: str, cap: int) -> None:
-    make = track if collection == "tracks" else tower
+def test_the_hardest_candidates_stay_in_file_order(collection: str, cap: int) -> None:
+    make_candidate = track if collection == "tracks" else tower
     # 11 shares no factor with cap + 3: every pT occurs once.
     pts = [2.0 + 0.25 * ((11 * index) % (cap + 3)) for index in range(cap + 3)]
-    event = event_row(electrons=[ELECTRON], **{collection: [make(pt, 2.0, 2.0) for pt in pts]})
-    (rows,) = extract(event, ordering="file").particles
+    candidates = [make_candidate(pt, 2.0, 2.0) for pt in pts]
+
+    rows = particle_rows(
+        event_row(electrons=[ELECTRON], **{collection: candidates}), ordering="file"
+    )
+
     assert column(rows[1:], "pt") == [pt for pt in pts if pt > 2.5]
 
 
 @pytest.mark.parametrize(
-    ("places", "expected"), [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])], ids=["eta", "phi"]
+    ("num_free_rows", "expected"),
+    [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])],
+    ids=["eta", "phi"],
 )
 def test_at_the_cap_equal_pt_is_ordered_by_eta_and_phi(
-    places: int, expected: list[tuple[float, float]]
+    num_free_rows: int, expected: list[tuple[float, float]]
 ) -> None:
-    photons = [tower(2.0, 1.0, 1.5), tower(2.0, 1.5, 0.5), tower(2.0, 1.0, 1.0)]
-    hard = [tower(3.0, 2.0, 2.0) for _ in range(150 - places)]
-    event = event_row(electrons=[ELECTRON], photons=[*photons, *hard])
-    (rows,) = extract(event, ordering="file").particles
-    assert [(row["eta"], row["phi"]) for row in rows if row["pt"] == 2.0] == expected
+    equal_photons = [tower(2.0, 1.0, 1.5), tower(2.0, 1.5, 0.5), tower(2.0, 1.0, 1.0)]
+    harder_photons = [tower(3.0, 2.0, 2.0)] * (150 - num_free_rows)
+    event = event_row(electrons=[ELECTRON], photons=equal_photons + harder_photons)
+
+    rows = particle_rows(event, ordering="file")
+
+    equal_rows = [row for row in rows if row["pt"] == 2.0]
+    assert [(row["eta"], row["phi"]) for row in equal_rows] == expected

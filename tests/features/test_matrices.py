@@ -70,6 +70,7 @@ def test_a_slice_of_a_table_gives_a_slice_of_the_matrices(dataset: FeatureDatase
 
 def test_a_missing_column_is_named(dataset: FeatureDataset) -> None:
     table = pq.read_table(dataset.files("val")[0])
+
     with pytest.raises(DatasetError, match="no column 'particle_phi'"):
         model_inputs(table.drop(["particle_phi"]), ["particles"])
     with pytest.raises(DatasetError, match="no column 'ht'"):
@@ -85,9 +86,9 @@ def test_pandas_and_awkward_read_a_split_by_name(dataset: FeatureDataset) -> Non
 
     for name in ("ht", "label"):
         assert frame[name].tolist() == array[name].tolist() == table[name].to_pylist()
-    assert [len(lists) for lists in frame["particle_pt"]] == ak.num(array.particle_pt).tolist()
+    assert frame["particle_pt"].map(len).tolist() == ak.num(array.particle_pt).tolist()
     hadron_pt = ak.sum(array.particle_pt[array.particle_kind == 0], axis=1)
     matrices = model_inputs(table, ["particles"])["particles"]
-    is_track = matrices[..., PARTICLE_FEATURE_NAMES.index("is_charged_hadron")] == 1
-    expected = (matrices[..., PARTICLE_FEATURE_NAMES.index("pt")] * is_track).sum(axis=1)
-    np.testing.assert_allclose(hadron_pt, expected, rtol=1e-5)
+    is_hadron = matrices[..., PARTICLE_FEATURE_NAMES.index("is_charged_hadron")]
+    pt = matrices[..., PARTICLE_FEATURE_NAMES.index("pt")]
+    np.testing.assert_allclose(hadron_pt, (pt * is_hadron).sum(axis=1), rtol=1e-5)

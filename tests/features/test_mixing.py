@@ -1,4 +1,4 @@
-"""Row groups, class balance, and what is refused."""
+"""Row groups and class balance."""
 
 from __future__ import annotations
 

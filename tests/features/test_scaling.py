@@ -61,8 +61,9 @@ def test_a_constant_column_gets_a_std_of_one(value: float) -> None:
 
 def test_a_logarithmic_column_has_the_statistics_of_its_logarithm() -> None:
     rng = np.random.default_rng(4)
-    rows = (rng.normal(size=(100, 2)) * 10.0 ** rng.uniform(-3, 5, (100, 2))).astype(np.float32)
-    logarithmic = np.arcsinh(rows[:, 0].astype(np.float64) / 0.1)
+    magnitudes = 10.0 ** rng.uniform(-3, 5, (100, 2))
+    rows = rng.normal(size=(100, 2)) * magnitudes
+    logarithmic = np.arcsinh(rows[:, 0] / 0.1)
     expected = np.stack([logarithmic, rows[:, 1]], axis=1)
 
     statistics = ColumnStatistics.from_rows(rows, [0.1, 0.0])

@@ -7,15 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 from event_rows import Row, event_row, events_table, jet, lepton, tower, track
+from extracted_features import hlf_of
 from pydantic import ValidationError
 
-from features.columns import NUM_CORE, hlf_names
+from features.columns import NUM_CORE
 from features.kernels import OUTCOMES, FeatureBlock, build_features, fits_float32
 from features.low_level import CORE
 from features.settings import FeatureSettings
 
-SOFT_AROUND = [track(30.0, 1.0, 1.1)]
 ELECTRON, MUON = lepton(40.0, 0.5, -1.0), lepton(50.0, 1.0, 1.0)
+NEAR_MUON = [track(30.0, 1.0, 1.1)]
+ONE_MUON = {"muons": [MUON]}
+CROWDED_MUON = {"muons": [MUON], "tracks": NEAR_MUON}
+TWO_LEPTONS = {"muons": [MUON], "electrons": [ELECTRON]}
+
+
+def muon_and_jet(pt: float, eta: float = 0.0, *, btag: int = 0) -> dict[str, Any]:
+    return {"muons": [MUON], "jets": [jet(pt, eta, 3.0, btag=btag)]}
 
 
 def outcomes(events: list[Row], **settings: Any) -> list[str]:
@@ -27,45 +35,29 @@ def outcomes(events: list[Row], **settings: Any) -> list[str]:
     ("event", "settings", "expected"),
     [
         ({"electrons": [ELECTRON]}, {"lepton_flavours": ["electron"]}, "selected"),
-        ({"muons": [MUON]}, {"lepton_flavours": ["electron"]}, "no_lepton_in_acceptance"),
-        ({"muons": [MUON]}, {"min_lepton_pt": 50.0}, "no_lepton_in_acceptance"),
-        ({"muons": [MUON]}, {"max_lepton_abs_eta": 1.0}, "no_lepton_in_acceptance"),
-        ({"muons": [MUON]}, {"max_lepton_abs_eta": 1.01}, "selected"),
+        (ONE_MUON, {"lepton_flavours": ["electron"]}, "no_lepton_in_acceptance"),
+        (ONE_MUON, {"min_lepton_pt": 50.0}, "no_lepton_in_acceptance"),
+        (ONE_MUON, {"max_lepton_abs_eta": 1.0}, "no_lepton_in_acceptance"),
+        (ONE_MUON, {"max_lepton_abs_eta": 1.01}, "selected"),
         (
             {"muons": [lepton(50.0, -2.5, 1.0)]},
             {"max_lepton_abs_eta": 2.4},
             "no_lepton_in_acceptance",
         ),
-        ({"muons": [MUON], "tracks": SOFT_AROUND}, {}, "no_isolated_lepton"),
-        ({"muons": [MUON], "tracks": SOFT_AROUND}, {"max_lepton_isolation": 0.7}, "selected"),
-        ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 1}, "number_of_leptons"),
-        ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 2}, "selected"),
-        ({"muons": [MUON], "electrons": [ELECTRON]}, {"min_leptons": 2}, "selected"),
-        (
-            {"muons": [MUON], "electrons": [ELECTRON]},
-            {"max_leptons": 1, "lepton_flavours": ["muon"]},
-            "selected",
-        ),
-        (
-            {"muons": [MUON], "electrons": [ELECTRON]},
-            {"max_leptons": 1, "min_lepton_pt": 45.0},
-            "selected",
-        ),
-        (
-            {"muons": [MUON], "electrons": [ELECTRON], "tracks": SOFT_AROUND},
-            {"max_leptons": 1},
-            "selected",
-        ),
+        (CROWDED_MUON, {}, "no_isolated_lepton"),
+        (CROWDED_MUON, {"max_lepton_isolation": 0.7}, "selected"),
+        (TWO_LEPTONS, {"max_leptons": 1}, "number_of_leptons"),
+        (TWO_LEPTONS, {"max_leptons": 2}, "selected"),
+        (TWO_LEPTONS, {"min_leptons": 2}, "selected"),
+        (TWO_LEPTONS, {"max_leptons": 1, "lepton_flavours": ["muon"]}, "selected"),
+        (TWO_LEPTONS, {"max_leptons": 1, "min_lepton_pt": 45.0}, "selected"),
+        (TWO_LEPTONS | {"tracks": NEAR_MUON}, {"max_leptons": 1}, "selected"),
         ({"muons": [MUON, MUON]}, {"min_leptons": 3}, "number_of_leptons"),
-        ({"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0)]}, {"min_jets": 1}, "selected"),
-        ({"muons": [MUON], "jets": [jet(29.0, 0.0, 3.0)]}, {"min_jets": 1}, "few_jets"),
-        ({"muons": [MUON], "jets": [jet(31.0, 2.7, 3.0)]}, {"min_jets": 1}, "few_jets"),
-        (
-            {"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0)]},
-            {"min_jets": 1, "min_bjets": 1},
-            "few_bjets",
-        ),
-        ({"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0, btag=1)]}, {"min_bjets": 1}, "selected"),
+        (muon_and_jet(31.0), {"min_jets": 1}, "selected"),
+        (muon_and_jet(29.0), {"min_jets": 1}, "few_jets"),
+        (muon_and_jet(31.0, eta=2.7), {"min_jets": 1}, "few_jets"),
+        (muon_and_jet(31.0), {"min_jets": 1, "min_bjets": 1}, "few_bjets"),
+        (muon_and_jet(31.0, btag=1), {"min_bjets": 1}, "selected"),
     ],
 )
 def test_each_cut_rejects_events_with_its_outcome(
@@ -76,9 +68,9 @@ def test_each_cut_rejects_events_with_its_outcome(
 
 def test_only_leptons_within_the_limit_of_eta_are_selected() -> None:
     forward = lepton(60.0, 2.9, 0.0)
-    table = events_table([event_row(electrons=[forward, ELECTRON])])
-    block = build_features(table, FeatureSettings(max_lepton_abs_eta=2.5))
-    assert block.hlf[0, hlf_names().index("lepton_pt")] == 40.0
+    event = event_row(electrons=[forward, ELECTRON])
+
+    assert hlf_of(event, max_lepton_abs_eta=2.5)["lepton_pt"] == 40.0
 
 
 def test_the_caps_keep_the_hardest_candidates_of_each_species() -> None:
@@ -88,8 +80,10 @@ def test_the_caps_keep_the_hardest_candidates_of_each_species() -> None:
         photons=[tower(pt, 2.0, pt) for pt in (5.0, 1.5)],
         neutral_hadrons=[tower(pt, -1.0, pt) for pt in (1.5, 2.5)],
     )
-    caps = {"max_tracks": 2, "max_photons": 1, "max_neutral_hadrons": 0}
-    block = build_features(events_table([event, event]), FeatureSettings(**caps))
+    settings = FeatureSettings(max_tracks=2, max_photons=1, max_neutral_hadrons=0)
+
+    block = build_features(events_table([event, event]), settings)
+
     assert np.diff(block.particle_offsets).tolist() == [4, 4]
     kinds_and_pt = sorted((int(row[0]), float(row[2])) for row in block.core[:4])
     assert kinds_and_pt == [(0, 2.0), (0, 3.0), (1, 5.0), (4, 50.0)]
@@ -113,8 +107,9 @@ def test_an_event_whose_energies_or_isolations_exceed_float32_does_not_fit(
     numbers: dict[str, float], fits: bool
 ) -> None:
     core = np.ones((3, NUM_CORE), np.float32)
-    for name, index in numbers.items():
-        core[1, getattr(CORE, name)] = index
+    for name, value in numbers.items():
+        core[1, getattr(CORE, name)] = value
+
     assert fits_float32(core) is fits
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,9 @@ from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import FeatureBlock, build_features
 from features.matrices import particle_features, particles_from_core
 from features.settings import FeatureSettings
+
+#: Isolated, far from the candidates of most events below: pT 40 at eta = phi = 0.
+ELECTRON = lepton(40.0, 0.0, 0.0)
 
 
 class Extracted(NamedTuple):
@@ -33,18 +37,26 @@ def named(rows: np.ndarray, names: Sequence[str]) -> list[dict[str, float]]:
     return [dict(zip(names, row, strict=True)) for row in rows.tolist()]
 
 
-def extract(*events: Row, **choices: Any) -> Extracted:
-    block = build_features(events_table(list(events)), FeatureSettings(**choices))
-    bounds = zip(block.particle_offsets[:-1], block.particle_offsets[1:], strict=True)
-    return Extracted(
-        block.selected.tolist(),
-        named(block.hlf, hlf_names()),
-        [named(particles_of(block)[start:stop], PARTICLE_FEATURE_NAMES) for start, stop in bounds],
-    )
+def extract(*events: Row, **settings: Any) -> Extracted:
+    """The features of events, with these settings."""
+    block = build_features(events_table(list(events)), FeatureSettings(**settings))
+    all_particles = particles_of(block)
+    particles = []
+    for start, stop in pairwise(block.particle_offsets):
+        particles.append(named(all_particles[start:stop], PARTICLE_FEATURE_NAMES))
+    return Extracted(block.selected.tolist(), named(block.hlf, hlf_names()), particles)
 
 
-#: Isolated, far from the candidates of most events below: pT 40 at eta = phi = 0.
-ELECTRON = lepton(40.0, 0.0, 0.0)
+def hlf_of(event: Row, **settings: Any) -> dict[str, float]:
+    """The high-level features of an event that is selected."""
+    (hlf,) = extract(event, **settings).hlf
+    return hlf
+
+
+def particle_rows(event: Row, **settings: Any) -> list[dict[str, float]]:
+    """The particles of an event that is selected; the lepton is first."""
+    (rows,) = extract(event, **settings).particles
+    return rows
 
 
 def column(rows: list[dict[str, float]], name: str) -> list[float]:
@@ -55,8 +67,3 @@ def column(rows: list[dict[str, float]], name: str) -> list[float]:
 def near(*values: float) -> Any:
     """These numbers, but for the rounding of float32."""
     return pytest.approx(list(values), rel=1e-6, abs=1e-6)
-
-
-def near_pair(first: float, second: float) -> Any:
-    """The same as a pair."""
-    return pytest.approx((first, second), rel=1e-6, abs=1e-6)
