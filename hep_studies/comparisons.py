@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from hep_studies.cells import Cell
 from hep_studies.measures import measure_of
 from hep_studies.study import Claim
-from hep_studies.study_result import Cell, StudyResult
+from hep_studies.study_result import StudyResult
 from hep_studies.verdicts import LEVEL, OPEN, Difference, Verdict, verdict_of
 
 
@@ -127,14 +128,14 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
     the lowest ones count. If the cells cannot be compared, `obstacle` says why.
     """
     cells = (treatment, control)
-    all_seeds = {run.seed for cell in cells for run in result.runs_of(cell, claim.at)}
+    all_seeds = {run.seed for cell in cells for run in result.runs_of(cell, claim.tuning)}
     seeds = sorted(all_seeds)[: claim.seeds]
     # Column 0 is the treatment, column 1 the control; a row is a seed that both have.
-    columns = [result.numbers(cell, claim.measure, claim.at) for cell in cells]
+    columns = [result.numbers(cell, claim.measure, claim.tuning) for cell in cells]
     numbers = pd.concat(columns, axis=1, join="inner")
     numbers = numbers[numbers.index.isin(seeds)].sort_index()
 
-    obstacle = _obstacle(result, cells)
+    obstacle = _obstacle(result, cells, claim)
     if claim.measure == "test_accuracy":
         difference = _difference_of_events(result, cells, claim, numbers.index)
     else:
@@ -152,7 +153,7 @@ def _difference_of_events(
     An event counts its relative weight if it is predicted correctly, else 0, so that the mean over
     the events is the weighted accuracy.
     """
-    treatment, control = [result.correct_weights(cell, claim.at) for cell in cells]
+    treatment, control = [result.correct_weights(cell, claim.tuning) for cell in cells]
     return Difference.from_events([treatment[seed] - control[seed] for seed in seeds])
 
 
@@ -181,18 +182,18 @@ def _difference_of_numbers(
     return difference
 
 
-def _obstacle(result: StudyResult, cells: Sequence[Cell]) -> str:
+def _obstacle(result: StudyResult, cells: Sequence[Cell], claim: Claim) -> str:
     """Return why two cells cannot be compared; empty if they can.
 
     Either a cell never did what its settings ask for, such as an average or a push, or the runs of
     the two cells trained on different numbers of events.
     """
     for cell in cells:
-        idle_counters = result.idle_counters(cell)
+        idle_counters = result.idle_counters(cell, claim.tuning)
         if idle_counters:
             names = ", ".join(idle_counters).replace("_", " ")
             return f"no {names} of {result.title(cell)}"
-    num_events = [result.events_seen(cell) for cell in cells]
+    num_events = [result.events_seen(cell, tuning=claim.tuning) for cell in cells]
     differ = all(num_events) and num_events[0] != num_events[1]
     if result.study.times_only is None and differ:
         return f"{' and '.join(num_events)} events were seen"

@@ -19,9 +19,10 @@ from matplotlib.ticker import (
     StrMethodFormatter,
 )
 
+from hep_studies.cells import Cell
 from hep_studies.measures import CURVES, measure_of
 from hep_studies.study import key_label
-from hep_studies.study_result import Cell, Floats, StudyResult
+from hep_studies.study_result import Floats, StudyResult
 from hep_studies.study_sections import EPOCH, SECONDS, Panel, StudyFigure
 from models.evaluation.style import (
     COLOURS,

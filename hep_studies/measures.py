@@ -44,17 +44,18 @@ class Measure(NamedTuple):
     """Heading of its column, and label of its axis."""
     compute: ComputeMeasure | None = None
     """None: the result of the run has a number of the measure's name."""
+    tuned_by: str = "val_loss"
+    """The measure in which "each at its best" is best where this measure is claimed.
+
+    It is the measure itself where it says how well or how fast a method learns, with two
+    exceptions. The test events choose nothing, so that the validation events do. An efficiency
+    against another method is that of the runs that are fast themselves. All else, such as the time
+    of a step, is of the settings that learn best.
+    """
     relative_to: str = ""
     """Attribute of a study that names the method of the other run: `reference` or `single_worker`.
 
     Empty: there is no other run.
-    """
-    tuned_by: str = "val_loss"
-    """The measure in which a method has its best settings where this measure is claimed.
-
-    What is learnt is claimed at the settings that are best in the claimed measure itself. Two
-    exceptions: the test events choose nothing, and times that do not depend on learning are those
-    of the settings that learn best.
     """
     lower_is_better: bool = False
     """Whether the run with the lower number is the better one."""
@@ -165,6 +166,14 @@ def _area_below_accuracy(run: RunResult, times: NDArray[np.float64]) -> float:
     return float(np.trapezoid(np.interp(times, _epoch_times(run), accuracies), times))
 
 
+def _mean_val_accuracy(run: RunResult, _: RunResult) -> float:
+    """Return the mean over a run's time of its validation accuracy; NaN if it diverged."""
+    if not run.curves:
+        return math.nan
+    times = _epoch_times(run)
+    return _area_below_accuracy(run, times) / float(times[-1])
+
+
 def _seconds_to(accuracy: float) -> ComputeMeasure:
     """Return a function that computes a run's time to this validation accuracy [s].
 
@@ -207,12 +216,22 @@ _LOW: Final[dict[str, Any]] = {"lower_is_better": True}
 _SHARE: Final[dict[str, Any]] = {"in_percent": True}
 
 _MEASURES: Final[dict[str, Measure]] = {
-    "test_accuracy": Measure("test accuracy", _accuracy, **_SHARE),
-    "val_accuracy": Measure("validation accuracy at the end", _of_curve("val_accuracy"), **_SHARE),
-    "train_accuracy": Measure(
-        "training accuracy at the end", _of_curve("train_accuracy"), **_SHARE
+    "test_accuracy": Measure("test accuracy", _accuracy, "val_accuracy", **_SHARE),
+    "val_accuracy": Measure(
+        "validation accuracy at the end", _of_curve("val_accuracy"), "val_accuracy", **_SHARE
     ),
-    "worker_val_accuracy": Measure("validation accuracy of single workers at the end", **_SHARE),
+    "mean_val_accuracy": Measure(
+        "validation accuracy, mean over the time of the run",
+        _mean_val_accuracy,
+        "mean_val_accuracy",
+        **_SHARE,
+    ),
+    "train_accuracy": Measure(
+        "training accuracy at the end", _of_curve("train_accuracy"), "train_accuracy", **_SHARE
+    ),
+    "worker_val_accuracy": Measure(
+        "validation accuracy of single workers at the end", None, "worker_val_accuracy", **_SHARE
+    ),
     "val_loss": Measure(
         "lowest validation loss", lambda run, _: lowest_loss(run), **_LOW, margin=0.002
     ),
@@ -230,10 +249,11 @@ _MEASURES: Final[dict[str, Measure]] = {
         power_of_time=2,
     ),
     "seconds": Measure("time of the run [s]", _of_curve("seconds", np.sum), **_TIME),
-    "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, "single_worker", **_RATE),
+    "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, relative_to="single_worker", **_RATE),
     "temporal_efficiency": Measure(
         "temporal efficiency against the reference",
         temporal_efficiency,
+        "mean_val_accuracy",
         "reference",
         **{**_RATE, "depends_on_learning": True},
     ),
@@ -269,4 +289,15 @@ def measure_of(name: str) -> Measure:
         return _MEASURES[name_validator(_MEASURES, "measure")(name)]
     accuracy = float(goal[1])
     label = f"time to a validation accuracy of {100 * accuracy:g} % [s]"
-    return Measure(label, _seconds_to(accuracy), **{**_TIME, "depends_on_learning": True})
+    return Measure(label, _seconds_to(accuracy), name, **{**_TIME, "depends_on_learning": True})
+
+
+def number_of_run(name: str, run: RunResult, other: RunResult) -> float:
+    """Return a measure of a run; NaN if its result lacks it.
+
+    `other`: the run that a relative measure compares with; others ignore it.
+    """
+    measure = measure_of(name)
+    if measure.compute is None:
+        return run.numbers.get(name, math.nan)
+    return measure.compute(run, other)

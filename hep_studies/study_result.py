@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Self
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 import numpy as np
 import pandas as pd
@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from hep_studies.measures import lowest_loss, measure_of
+from hep_studies.cells import Cell
+from hep_studies.measures import measure_of, number_of_run
 from hep_studies.nested_values import as_json
 from hep_studies.run_result import RunResult
 from hep_studies.study import StudySettings, key_label
+from hep_studies.tuning import LOWEST_LOSS, Tuning, best_combination, edges_of_sweep
 from training.errors import StudyError
 from training.loop.summary import count_actions
 from training.settings import TrainSettings
@@ -29,41 +31,6 @@ RESULT_FILE: Final = "result.json"
 #: A result beside its published page: the same JSON, a tenth as long.
 PACKED_FILE: Final = "result.json.xz"
 Floats = NDArray[np.float64]
-
-
-class Cell(NamedTuple):
-    """The key of a group of runs: a method at some values of the varied keys.
-
-    Its runs differ only in their seeds and in keys of `best_of`, such as the learning rate, of
-    which each method is shown at its best value. A cell is one row of a table, or one point of a
-    line.
-    """
-
-    method: str
-    values: tuple[tuple[str, str], ...] = ()
-    """Pairs of a varied key and its value as JSON text, which has a hash unlike lists."""
-
-    @classmethod
-    def from_values(cls, method: str, values: Mapping[str, Any]) -> Self:
-        """Return the cell of a method with plain values of varied keys."""
-        pairs = [(key, json.dumps(value, sort_keys=True)) for key, value in values.items()]
-        return cls(method, tuple(pairs))
-
-    @property
-    def plain_values(self) -> dict[str, Any]:
-        """The values of the varied keys, read from their JSON."""
-        return {key: json.loads(text) for key, text in self.values}
-
-    def matches(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether the cell has these values of the keys that it varies; 0 equals 0.0.
-
-        Keys that the cell does not vary are ignored.
-        """
-        return all(values.get(key, value) == value for key, value in self.plain_values.items())
-
-    def without(self, *keys: str | None) -> Cell:
-        """Return the cell without some keys."""
-        return Cell(self.method, tuple(pair for pair in self.values if pair[0] not in keys))
 
 
 @dataclass(frozen=True)
@@ -187,66 +154,61 @@ class StudyResult:
         cells = self.cells([selection["method"]], {**cell.plain_values, **selection})
         return cells[0] if cells else None
 
-    def best_combination(self, cell: Cell) -> Cell:
-        """Return the values of the keys of `best_of` at which a cell is best.
+    def best_combination(self, cell: Cell, best_in: str = LOWEST_LOSS.best_in) -> Cell:
+        """Return the values of the keys of `best_of` at which a cell is best in a measure."""
+        return best_combination(self.groups[cell], best_in)
 
-        Their runs have the smallest mean over the seeds of the lowest validation loss of a run. A
-        run that diverged has an infinite loss.
+    def edges(self, cell: Cell, best_in: str = LOWEST_LOSS.best_in) -> dict[str, str]:
+        """Return the keys of which the best value is the lowest or the highest that was tried.
+
+        A better one may lie beyond. By key: "lowest", "highest", or "only" for a single value.
         """
         combinations = self.groups[cell]
+        return edges_of_sweep(combinations, best_combination(combinations, best_in))
 
-        def mean_loss(combination: Cell) -> float:
-            return float(np.mean([lowest_loss(run) for run in combinations[combination]]))
-
-        return min(combinations, key=mean_loss)
-
-    def runs_of(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
+    def runs_of(self, cell: Cell, tuning: Tuning = LOWEST_LOSS) -> list[RunResult]:
         """Return the runs of a cell in the order of their seeds, at one combination of `best_of`.
 
-        `at`: values of the keys of `best_of`; by default the best ones.
+        `tuning`: which one; by default that of the lowest validation loss.
         """
         combinations = self.groups.get(cell, {})
-        if not at:
-            return combinations[self.best_combination(cell)] if combinations else []
-        json_values = as_json(at)
+        if not tuning.at:
+            if not combinations:
+                return []
+            return combinations[best_combination(combinations, tuning.best_in)]
+        json_values = as_json(tuning.at)
         for combination, runs in combinations.items():
             if combination.plain_values == json_values:
                 return runs
         return []
 
-    def finished_runs(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
+    def finished_runs(self, cell: Cell, tuning: Tuning = LOWEST_LOSS) -> list[RunResult]:
         """Return the runs of a cell that did not diverge."""
-        return [run for run in self.runs_of(cell, at) if not run.has_diverged]
+        return [run for run in self.runs_of(cell, tuning) if not run.has_diverged]
 
-    def numbers(self, cell: Cell, measure: str, at: Mapping[str, Any] | None = None) -> pd.Series:
+    def numbers(self, cell: Cell, measure: str, tuning: Tuning = LOWEST_LOSS) -> pd.Series:
         """Return a measure of each run of a cell, indexed by seed.
 
         A run that diverged has only the measure that counts such runs. A measure that is relative
         to another method, such as a speed-up, takes that method's run of the same seed; a seed
         without one is left out. Tables, figures and comparisons take their numbers from here, so
-        that they show the same runs. `at`: values of the keys of `best_of`; by default the best.
+        that they show the same runs. `tuning`: the values of the keys of `best_of`.
         """
-        definition = measure_of(measure)
-        runs = self.runs_of(cell, at) if measure == "diverged" else self.finished_runs(cell, at)
-        if definition.relative_to:
-            baselines = self._baseline_runs(definition.relative_to, cell, at)
-        else:
-            # The measure ignores the second run.
-            baselines = {run.seed: run for run in runs}
+        relative_to = measure_of(measure).relative_to
+        runs = self.runs_of(cell, tuning)
+        if measure != "diverged":
+            runs = [run for run in runs if not run.has_diverged]
+        # A measure that is not relative ignores the second run.
+        baselines = {run.seed: run for run in runs}
+        if relative_to:
+            baselines = self._baseline_runs(relative_to, cell, tuning)
         numbers = {}
         for run in runs:
-            if run.seed not in baselines:
-                continue
-            if definition.compute is None:
-                # The run stores the number under the measure's name.
-                numbers[run.seed] = run.numbers.get(measure, np.nan)
-            else:
-                numbers[run.seed] = definition.compute(run, baselines[run.seed])
+            if run.seed in baselines:
+                numbers[run.seed] = number_of_run(measure, run, baselines[run.seed])
         return pd.Series(numbers, dtype=np.float64)
 
-    def _baseline_runs(
-        self, attribute: str, cell: Cell, at: Mapping[str, Any] | None
-    ) -> dict[int, RunResult]:
+    def _baseline_runs(self, attribute: str, cell: Cell, tuning: Tuning) -> dict[int, RunResult]:
         """Return the runs, by seed, that a relative measure of a cell compares with.
 
         They are those of the method that the attribute of the study names, `reference` or
@@ -256,9 +218,9 @@ class StudyResult:
         baseline = self.matching_cell(cell, {"method": method}) if method else None
         if baseline is None:
             return {}
-        return {run.seed: run for run in self.finished_runs(baseline, at)}
+        return {run.seed: run for run in self.finished_runs(baseline, tuning)}
 
-    def correct_weights(self, cell: Cell, at: Mapping[str, Any] | None = None) -> dict[int, Floats]:
+    def correct_weights(self, cell: Cell, tuning: Tuning = LOWEST_LOSS) -> dict[int, Floats]:
         """Return for each seed an array (num_events,): weight of an event if predicted correctly.
 
         Other events have 0. The weights are relative to their mean, so that the mean of the array
@@ -267,7 +229,7 @@ class StudyResult:
         weights = self.weights / self.weights.mean()
         return {
             run.seed: run.counts.is_correct * weights
-            for run in self.finished_runs(cell, at)
+            for run in self.finished_runs(cell, tuning)
             if run.counts
         }
 
@@ -286,13 +248,13 @@ class StudyResult:
         values = [f"{key_label(key)} {text}" for key, text in cell.values]
         return ", ".join([self.study.title_of(cell.method), *values])
 
-    def idle_counters(self, cell: Cell) -> list[str]:
+    def idle_counters(self, cell: Cell, tuning: Tuning = LOWEST_LOSS) -> list[str]:
         """Return the counters of actions that a cell's settings ask for and none of its runs did.
 
         An action is, for example, an average, a push or a step of SlowMo. Runs without it do not
         show the effect of the settings.
         """
-        numbers = [run.numbers for run in self.finished_runs(cell)]
+        numbers = [run.numbers for run in self.finished_runs(cell, tuning)]
         counts = count_actions(self.settings(cell), numbers)
         return [name for name, count in counts.items() if not count]
 
@@ -300,14 +262,14 @@ class StudyResult:
         """Return the training settings of a cell, without the values of the keys of `best_of`."""
         return self.study.train_settings(cell.method, cell.plain_values, 1)
 
-    def events_seen(self, *cells: Cell) -> str:
+    def events_seen(self, *cells: Cell, tuning: Tuning = LOWEST_LOSS) -> str:
         """Return how many events the runs of cells trained on, such as "1,000 to 1,200".
 
         An event counts in each epoch. Empty if no run has the number.
         """
         counts: set[int] = set()
         for cell in cells:
-            counts |= _num_samples(self.finished_runs(cell))
+            counts |= _num_samples(self.finished_runs(cell, tuning))
         if not counts:
             return ""
         ends = sorted({min(counts), max(counts)})

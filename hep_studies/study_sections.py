@@ -19,6 +19,7 @@ from pydantic import (
 from hep_core.plugins import name_validator
 from hep_studies.measures import CURVES, measure_of
 from hep_studies.nested_values import as_json
+from hep_studies.tuning import Tuning
 
 #: Keys of `train` that a study takes from the config: how this machine starts ranks.
 MACHINE_KEYS: Final = frozenset(
@@ -232,9 +233,9 @@ class Claim(Section):
         return Claim.model_validate(row)
 
     @property
-    def best_in(self) -> str:
-        """The measure by which each is at its best: the claim's, else that of its measure."""
-        return self.tuned_by or measure_of(self.measure).tuned_by
+    def tuning(self) -> Tuning:
+        """How the values of the keys of `best_of` are chosen."""
+        return Tuning(self.at, self.tuned_by or measure_of(self.measure).tuned_by)
 
     @property
     def is_equivalence(self) -> bool:
@@ -265,6 +266,11 @@ class Claim(Section):
             raise ValueError("a margin needs `because`, its reason, and the reason a margin")
         if self.tuned_by is not None and self.protocol == "equal settings":
             raise ValueError("tuned_by has no effect with equal settings, where `at` decides")
+        if self.tuned_by is not None and measure_of(self.tuned_by).relative_to:
+            raise ValueError(
+                f"tuned_by: {self.tuned_by} compares with another method; name a measure of the "
+                f"method alone"
+            )
         try:
             self.rows()
         except ValidationError as mistake:

@@ -11,10 +11,11 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from hep_studies.cells import Cell
 from hep_studies.measures import lowest_loss, measure_of
 from hep_studies.run_result import RunResult
 from hep_studies.study import StudySettings, key_label
-from hep_studies.study_result import Cell, StudyResult
+from hep_studies.study_result import StudyResult
 from hep_studies.study_sections import StudyTable
 
 #: A standard deviation of at most this share of the mean is rounding, and is not shown.

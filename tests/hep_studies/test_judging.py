@@ -19,11 +19,12 @@ from example_study import (
     example_study,
 )
 
+from hep_studies.cells import Cell
 from hep_studies.comparisons import decision_threshold
 from hep_studies.judging import JudgedClaim, judge
 from hep_studies.pages import count_verdicts, notes, render
 from hep_studies.run_result import Counts, RunResult
-from hep_studies.study_result import Cell, StudyResult
+from hep_studies.study_result import StudyResult
 from hep_studies.study_sections import Claim
 from hep_studies.verdicts import LEVEL, Verdict
 
@@ -470,3 +471,25 @@ def test_methods_that_say_nothing_about_each_other_are_not_compared(
     assert judged.comparisons[0].obstacle == obstacle
     sentence = f"Not compared, {obstacle}: AR-SGD against AD-PSGD."
     assert notes(result, [judged]) == ([sentence] if obstacle else [])
+
+
+def test_a_claim_may_choose_the_best_settings_by_another_measure() -> None:
+    """At the rate of the lowest loss AD-PSGD is better, at that of the best test accuracy worse."""
+    accuracies = {("ad-psgd", 0.1): 800, ("ad-psgd", 0.2): 900, ("ar-sgd", 0.1): 850}
+    runs = []
+    for (method, rate), correct in accuracies.items():
+        for seed in SEEDS:
+            run = example_run(method, seed, correct=correct, values={RATE: rate})
+            # The higher rate has the higher loss, and the lower validation accuracy.
+            accuracy = [1 - rate - 0.001 * seed] * 6
+            curves = {**run.curves, "val_loss": [rate] * 6, "val_accuracy": accuracy}
+            runs.append(replace(run, curves=curves))
+    study = example_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE])
+    result = example_result(study, runs)
+    claim = {**BETTER, "protocol": "each at its best"}
+
+    by_validation = judge_first(result, claim)
+    by_test_events = judge_first(result, {**claim, "tuned_by": "test_accuracy"})
+
+    assert by_validation.comparisons[0].difference.mean == pytest.approx(-0.05)
+    assert by_test_events.comparisons[0].difference.mean == pytest.approx(0.05)

@@ -126,6 +126,10 @@ def test_a_further_row_at_the_best_settings_has_no_values_of_its_own() -> None:
         ({"margin": 0.1}, "also: .*a margin needs `because`"),
         ({"tuned_by": "val_loss"}, "also: .*tuned_by has no effect with equal settings"),
         ({"protocol": "each at its best", "at": {RATE: 0.1}}, "has other keys in `at`"),
+        (
+            {"protocol": "each at its best", "tuned_by": "temporal_efficiency"},
+            "also: .*temporal_efficiency compares with another method",
+        ),
     ],
     ids=str,
 )

@@ -13,15 +13,16 @@ import pytest
 from example_study import EPOCHS, example_check, example_result, example_run, example_study
 from simulated import CLUSTER, run, toy_rows
 
+from hep_studies.cells import Cell
 from hep_studies.run_result import curves_of, numbers_of, read_result, write_diverged
 from hep_studies.study_result import (
     PACKED_FILE,
-    Cell,
     StudyResult,
     as_plain,
     pack,
     read_study_result,
 )
+from hep_studies.tuning import Tuning
 from training.errors import StudyError
 
 RATE = "train.learning_rate"
@@ -102,7 +103,7 @@ def test_a_value_is_the_same_with_and_without_a_decimal_point(value: float) -> N
 
     assert result.cells(values={key: value}) == result.cells()[:1]
     (cell,) = at_best.cells()
-    assert at_best.runs_of(cell, {key: value}) == runs[:1]
+    assert at_best.runs_of(cell, Tuning({key: value})) == runs[:1]
 
 
 @pytest.mark.parametrize(

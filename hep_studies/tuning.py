@@ -1,0 +1,85 @@
+"""Tuning: which values of the keys of `best_of`, such as the learning rate, a method stands at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from hep_studies.cells import Cell
+from hep_studies.measures import measure_of, number_of_run
+from hep_studies.run_result import RunResult
+
+
+class Tuning(NamedTuple):
+    """How the values of the keys of `best_of` are chosen."""
+
+    at: Mapping[str, Any] = {}
+    """The values; empty: the best ones of each cell."""
+    best_in: str = "val_loss"
+    """The measure in which the best ones are best."""
+
+
+#: Tables and figures show each method at the values of its lowest validation loss.
+LOWEST_LOSS: Final = Tuning()
+
+
+def best_combination(combinations: Mapping[Cell, Sequence[RunResult]], best_in: str) -> Cell:
+    """Return the values of the keys of `best_of` whose runs are best in a measure.
+
+    Values come first for which all seeds have a number. A run that diverged has none, nor has the
+    time to a goal that is not reached. Then the mean over the seeds decides, for times and rates
+    that of the logarithms.
+
+    Args:
+        combinations: The runs of a cell by the values of the keys of `best_of`.
+        best_in: The measure.
+    """
+    measure = measure_of(best_in)
+
+    def rank(combination: Cell) -> tuple[int, float]:
+        runs = combinations[combination]
+        numbers = np.array([number_of_run(best_in, run, run) for run in runs], dtype=np.float64)
+        if measure.is_ratio:
+            # A logarithm that is not finite counts as no number.
+            with np.errstate(all="ignore"):
+                numbers = np.log(numbers)
+        finite = numbers[np.isfinite(numbers)]
+        mean = float(finite.mean()) if len(finite) else math.inf
+        sign = 1 if measure.lower_is_better else -1
+        return len(runs) - len(finite), sign * mean
+
+    return min(combinations, key=rank)
+
+
+def edges_of_sweep(combinations: Mapping[Cell, Sequence[RunResult]], best: Cell) -> dict[str, str]:
+    """Return the keys of `best_of` whose best value is at an edge of those tried, and which edge.
+
+    The edge is the "lowest" or the "highest" value, or the "only" one. Keys of values that are no
+    numbers have no edge.
+
+    Examples:
+        >>> rates = {Cell("", (("train.learning_rate", rate),)): [] for rate in ("0.1", "0.3")}
+        >>> edges_of_sweep(rates, next(iter(rates)))
+        {'train.learning_rate': 'lowest'}
+    """
+    edges = {}
+    for key, best_value in best.plain_values.items():
+        values = [combination.plain_values[key] for combination in combinations]
+        if not all(is_number(value) for value in values):
+            continue
+        lowest, highest = min(values), max(values)
+        if lowest == highest:
+            edges[key] = "only"
+        elif best_value == lowest:
+            edges[key] = "lowest"
+        elif best_value == highest:
+            edges[key] = "highest"
+    return edges
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value of a varied key is a number, which truth values are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
