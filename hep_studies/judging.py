@@ -7,6 +7,7 @@ correction gives each comparison its level. The verdicts of the comparisons give
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -57,20 +58,34 @@ class JudgedClaim(NamedTuple):
 def judge(result: StudyResult) -> list[JudgedClaim]:
     """Return the verdicts on all claims of a study, each followed by its further rows.
 
-    All pairs of cells of all claims are compared. Holm's correction sets the level of each
-    comparison within its topic; then the comparisons of each claim give its verdict. A withdrawn
+    Further rows are families of their own, so that they do not widen the intervals of the sources'
+    claims.
+    """
+    claims = result.study.claims
+    first_rows = iter(_judge_rows(result, claims))
+    further_rows = [row for claim in claims for row in claim.rows()[1:]]
+    second_rows = iter(_judge_rows(result, further_rows))
+    judged = []
+    for claim in claims:
+        judged.append(next(first_rows))
+        rows_of_claim = itertools.islice(second_rows, len(claim.also))
+        judged += [row._replace(is_second=True) for row in rows_of_claim]
+    return judged
+
+
+def _judge_rows(result: StudyResult, rows: Sequence[Claim]) -> list[JudgedClaim]:
+    """Return the verdict on each row, corrected for the number of comparisons in its topic.
+
+    All pairs of cells of all rows are compared. Holm's correction sets the level of each
+    comparison within its topic; then the comparisons of each row give its verdict. A withdrawn
     claim stays in its topic, so that the intervals of the other claims keep their width.
     """
-    first_rows = result.study.claims
-    rows = [row for claim in first_rows for row in claim.rows()]
     comparisons = [comparison for row in rows for comparison in comparisons_of(result, row)]
     corrected = _with_corrected_levels(comparisons)
     judged = []
     for row in rows:
         belonging = [comparison for comparison in corrected if comparison.claim is row]
-        # The first row of a claim is the claim itself.
-        is_second = not any(row is claim for claim in first_rows)
-        judged.append(_judge_claim(result.study, row, belonging)._replace(is_second=is_second))
+        judged.append(_judge_claim(result.study, row, belonging))
     return judged
 
 

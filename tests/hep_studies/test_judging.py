@@ -165,6 +165,16 @@ def test_a_further_row_is_judged_beside_the_claim_of_the_source() -> None:
     assert count_verdicts([first, same_measure, loss]) == "1 smaller than claimed"
 
 
+def test_further_rows_do_not_widen_the_interval_of_the_claim() -> None:
+    unclear = {**BETTER, **within(0.0999)}
+    alone = judge_first(ACCURACIES, unclear)
+
+    beside_rows = judge_first(ACCURACIES, {**unclear, "also": [{"seeds": 5}, {"seeds": 4}]})
+
+    assert beside_rows.comparisons[0].difference == alone.comparisons[0].difference
+    assert beside_rows.comparisons[0].level == alone.comparisons[0].level
+
+
 @pytest.mark.parametrize(
     ("topics", "family_size"), [([], 1), ([""] * 4, 5), (["b"] * 4, 1)], ids=str
 )
