@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,8 @@ from hep_studies.measures import measure_of
 from hep_studies.study import Claim
 from hep_studies.study_result import StudyResult
 from hep_studies.verdicts import LEVEL, OPEN, Difference, Verdict, verdict_of
+
+_LEARNING_RATE: Final = "train.learning_rate"
 
 
 class Comparison(NamedTuple):
@@ -36,6 +38,8 @@ class Comparison(NamedTuple):
     """Number of seeds that the claim uses, for which at least one of them was run."""
     obstacle: str
     """Why the two cannot be compared; empty if they can."""
+    is_at_edge: bool
+    """Whether the best settings of either cell are at an edge of those tried."""
     level: float = LEVEL
     """Level of the interval after Holm's correction."""
 
@@ -142,7 +146,24 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
         if measure_of(claim.measure).is_ratio:
             obstacle = obstacle or _obstacle_to_ratio(result, cells, numbers)
         difference = _difference_of_numbers(result, cells, claim, numbers)
-    return Comparison(treatment, control, claim, difference, len(numbers), len(seeds), obstacle)
+    is_at_edge = any(_is_at_edge(result, cell, claim) for cell in cells)
+    return Comparison(
+        treatment, control, claim, difference, len(numbers), len(seeds), obstacle, is_at_edge
+    )
+
+
+def _is_at_edge(result: StudyResult, cell: Cell, claim: Claim) -> bool:
+    """Tell whether a cell stands at the lowest or highest value that was tried of a key.
+
+    A better value may lie beyond. The learning rate is no such key for a measure that does not
+    depend on learning, such as the time of a step.
+    """
+    if claim.protocol == "equal settings":
+        return False
+    keys = set(result.edges(cell, claim.tuning.best_in))
+    if not measure_of(claim.measure).depends_on_learning:
+        keys.discard(_LEARNING_RATE)
+    return bool(keys)
 
 
 def _difference_of_events(

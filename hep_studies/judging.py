@@ -31,6 +31,16 @@ class JudgedClaim(NamedTuple):
     """Whether it is a further row of a claim, at another protocol or in another measure."""
 
     @property
+    def is_at_edge(self) -> bool:
+        """Whether a comparison is of the best settings of those tried, at an edge of the sweep.
+
+        Better ones may lie beyond, so that the verdict is no headline.
+        """
+        return any(
+            comparison.is_at_edge for comparison in self.comparisons if not comparison.obstacle
+        )
+
+    @property
     def decisive(self) -> Comparison | None:
         """The comparison on which the claim depends: the weakest of the share that must hold.
 

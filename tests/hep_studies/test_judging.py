@@ -503,3 +503,30 @@ def test_a_claim_may_choose_the_best_settings_by_another_measure() -> None:
 
     assert by_validation.comparisons[0].difference.mean == pytest.approx(-0.05)
     assert by_test_events.comparisons[0].difference.mean == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "measure", "is_at_edge"),
+    [
+        ({"protocol": "each at its best"}, "val_loss", True),
+        # AR-SGD is at the lowest rate, which does not change the time of a step.
+        ({"protocol": "each at its best"}, "seconds_per_batch", False),
+        ({"at": {RATE: 0.1}}, "val_loss", False),
+    ],
+    ids=str,
+)
+def test_a_best_rate_at_the_edge_of_its_sweep_is_said(
+    protocol: dict[str, Any], measure: str, is_at_edge: bool
+) -> None:
+    losses = {"ar-sgd": {0.1: 0.2, 0.2: 0.3, 0.4: 0.4}, "ad-psgd": {0.1: 0.4, 0.2: 0.3, 0.4: 0.4}}
+    runs = []
+    for method, losses_by_rate in losses.items():
+        for rate, loss in losses_by_rate.items():
+            for seed in SEEDS:
+                run = example_run(method, seed, values={RATE: rate})
+                runs.append(replace(run, curves={**run.curves, "val_loss": [loss] * 6}))
+    result = example_result(example_study(vary={RATE: [0.1, 0.2, 0.4]}, best_of=[RATE]), runs)
+
+    judged = judge_first(result, {**BETTER, **protocol, "measure": measure})
+
+    assert judged.is_at_edge == is_at_edge
