@@ -10,6 +10,7 @@ from models.evaluation import figures
 from models.evaluation.curve_figures import plot_curves
 from models.evaluation.data_comparison import Overlay
 from models.evaluation.data_figures import data_labels, plot_overlays
+from models.evaluation.discriminant_figure import plot_discriminant
 from models.evaluation.evaluated_model import EvaluatedModel
 from models.evaluation.evaluation_task import ALL_BACKGROUNDS, EvaluationTask
 from models.evaluation.own_figures import OWN_FIGURES
@@ -37,7 +38,7 @@ def plot_model(
         "scores": figures.plot_scores(
             events, train, numbers["train_against_test"], classes, task.outputs, labels
         ),
-        "discriminant": figures.plot_discriminant(
+        "discriminant": plot_discriminant(
             events,
             task.score(events.probabilities),
             task.expected_events(events),

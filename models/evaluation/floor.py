@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from models.evaluation.bootstrap import Estimate, Replicas
+from models.evaluation.cut_measurements import points_at_signal
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.improvement import improvement
-from models.evaluation.measurements import (
-    accuracy,
-    measurable_events,
-    points_at_signal,
-    replicas_of,
-)
+from models.evaluation.measurements import accuracy, measurable_events, replicas_of
 from models.evaluation.rounding import with_error
 from models.evaluation.scored_events import ScoredEvents
 

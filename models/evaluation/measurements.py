@@ -7,41 +7,25 @@ random event weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from features.columns import hlf_names
 from models.errors import UndefinedMetricError
-from models.evaluation.bootstrap import (
-    NUM_REPLICAS,
-    Estimate,
-    Replicas,
-    estimate,
-    sum_intervals,
-)
+from models.evaluation.bootstrap import NUM_REPLICAS, Estimate, Replicas, estimate, sum_intervals
 from models.evaluation.calibration import (
     calibration,
     calibration_error,
     expected_calibration_errors,
 )
-from models.evaluation.curves import (
-    EfficiencyCurve,
-    background_curve,
-    efficiency_against,
-    kolmogorov_smirnov,
-)
-from models.evaluation.discriminant import ReplicatedScore, discriminant
+from models.evaluation.curves import EfficiencyCurve, background_curve
+from models.evaluation.cut_measurements import numbers_of_cuts, score_against
+from models.evaluation.discriminant import ReplicatedScore
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.intervals import Floats, WeightSums
+from models.evaluation.overtraining import compare_with_training, uncompared_classes
 from models.evaluation.scored_events import ScoredEvents, balanced, describe_weights
-from models.evaluation.significance import significance
-from models.evaluation.working_points import (
-    FEWEST_EVENTS,
-    highest_measurable_efficiency,
-    working_points,
-)
 
 #: Signal efficiencies of curves; they contain 0.9, 0.95 and 0.99.
 GRID: Final = np.arange(1, 101) / 100
@@ -74,7 +58,7 @@ def measure(
     """
     # Each background needs a score of its own, which is optimal against it.
     scores = {
-        name: _score_against(events, replicas, task, fractions, GRID)
+        name: score_against(events, replicas, task, fractions, GRID)
         for name, fractions in task.backgrounds.items()
     }
     curves, areas = {}, {}
@@ -84,14 +68,14 @@ def measure(
     comparison: dict[str, Any] = {}
     uncompared: list[str] = []
     if train is not None:
-        comparison = _train_against_test(train, events, task)
-        uncompared = _uncompared_classes(comparison, train, events, task)
+        comparison = compare_with_training(train, events, task)
+        uncompared = uncompared_classes(comparison, train, events, task)
     # The first background is all backgrounds together, or the only one.
     mixture = next(iter(task.backgrounds))
     numbers = {
         **_numbers_of_classes(events, replicas, task),
         "auc_against": {name: estimate(area)._asdict() for name, area in areas.items()},
-        **_numbers_of_cuts(events, scores[mixture], task),
+        **numbers_of_cuts(events, scores[mixture], task),
         "train_against_test": comparison,
         "not_measurable": uncompared,
     }
@@ -117,22 +101,6 @@ def _null_if_not_finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _score_against(
-    events: ScoredEvents,
-    replicas: Replicas,
-    task: EvaluationTask,
-    fractions: Mapping[int, float],
-    signal_shares: Floats,
-) -> ReplicatedScore:
-    """Score events against a mixture of backgrounds, with a cut at each of some efficiencies.
-
-    `fractions` are those of the backgrounds in the mixture. `signal_shares` are the signal
-    efficiencies, (num_points,).
-    """
-    scores = discriminant(events.probabilities, signal=task.signal.fractions, fractions=fractions)
-    return ReplicatedScore(replicas, scores, task.signal.fractions, signal_shares)
 
 
 def _numbers_of_classes(
@@ -172,76 +140,6 @@ def _confusion(events: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
     counts = np.zeros((num_classes, num_classes), dtype=np.int64)
     np.add.at(counts, cell, 1)
     return {"classes": list(classes), "by_truth": shares.tolist(), "events": counts.tolist()}
-
-
-def _numbers_of_cuts(
-    events: ScoredEvents, score: ReplicatedScore, task: EvaluationTask
-) -> dict[str, Any]:
-    """Measure working points, significances and efficiencies behind cuts on the score.
-
-    `score` is that against all backgrounds, with cuts at the signal efficiencies of the curves.
-    """
-    # The points are also needed for the efficiencies against kinematics.
-    points = points_at_signal(events, score.replicas, task)
-    return {
-        "working_points": points,
-        "background_points": _points_at_background(events, score.replicas, task),
-        "significance": _significances(events, score, task),
-        "measurable_to": highest_measurable_efficiency(score),
-        "efficiency_against": _kinematics(events, task, points),
-    }
-
-
-def points_at_signal(
-    events: ScoredEvents, replicas: Replicas, task: EvaluationTask
-) -> list[dict[str, Any]]:
-    """Measure the working points at the signal efficiencies of a task.
-
-    `models.evaluation.working_points` explains their numbers.
-    """
-    efficiencies = np.array(task.working_points)
-    score = _score_against(events, replicas, task, task.mixture.fractions, efficiencies)
-    return _points(events, score, task)
-
-
-def _points_at_background(
-    events: ScoredEvents, replicas: Replicas, task: EvaluationTask
-) -> list[dict[str, Any]]:
-    """Measure the working points at given efficiencies of all backgrounds together."""
-    score = ReplicatedScore(
-        replicas,
-        task.score(events.probabilities),
-        task.signal.fractions,
-        np.array(task.background_points),
-        background=task.mixture.fractions,
-    )
-    return _points(events, score, task)
-
-
-def _points(
-    events: ScoredEvents, score: ReplicatedScore, task: EvaluationTask
-) -> list[dict[str, Any]]:
-    """Return the numbers at each cut of a score; for expected events with the significance.
-
-    The significance is added only where `task.rates` are numbers of events, as an offline analysis
-    has them.
-    """
-    points = working_points(
-        score, task.classes, task.mixture, task.rates_of_measured, seed=task.seed
-    )
-    if task.rates is None or not task.rates.are_events:
-        return points
-    # Each column has one number for each cut, in the order of the points.
-    columns = significance(score, task.expected_events(events), task.uncertainty)
-    for index, point in enumerate(points):
-        value = float(columns["asimov"][index])
-        low, high = float(columns["low"][index]), float(columns["high"][index])
-        point["significance"] = {"value": value, "low": low, "high": high}
-        # Without background there is no value, or some replicas have no bound: `low` is then a
-        # lower limit.
-        if math.isnan(value) or math.isinf(high):
-            point["significance"]["limit"] = "lower"
-    return points
 
 
 def replicas_of(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
@@ -330,34 +228,6 @@ def _area_one_vs_rest(probabilities: Floats, replicas: Replicas, label: int) -> 
     return estimate(score.area(dict.fromkeys(backgrounds, 1 / len(backgrounds))))
 
 
-def _significances(
-    events: ScoredEvents, score: ReplicatedScore, task: EvaluationTask
-) -> dict[str, Any]:
-    """Collect the significances at each cut behind which enough background events remain.
-
-    The result has one list for each quantity, with an entry for each cut that remains. Too few
-    background events, or an interval that is not finite, leave a cut out. `best` is the index of
-    the cut with the highest significance, None without any cut. `best_is_at_end` says that the
-    tightest of these cuts is as good within the error, so that a better one may lie beyond.
-    """
-    numbers = significance(score, task.expected_events(events), task.uncertainty)
-    is_finite = np.isfinite([numbers["asimov"], numbers["low"], numbers["high"]]).all(axis=0)
-    is_measurable = is_finite & (numbers["effective"] >= FEWEST_EVENTS)
-    columns = {name: values[is_measurable].tolist() for name, values in numbers.items()}
-    best, best_is_at_end = None, False
-    if is_measurable.any():
-        best = int(np.argmax(columns["asimov"]))
-        # Index 0 is the tightest cut; `low` is the lower end of the interval of the best one.
-        best_is_at_end = columns["asimov"][0] >= columns["low"][best]
-    return {
-        "of": "expected events" if task.expected else "test events",
-        "uncertainty": task.uncertainty,
-        "best": best,
-        "best_is_at_end": best_is_at_end,
-        **columns,
-    }
-
-
 def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     """Measure the calibration of each output, with equal total weight of all classes.
 
@@ -388,74 +258,3 @@ def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
         }
         for label in task.outputs
     }
-
-
-def _train_against_test(
-    train: ScoredEvents, test: ScoredEvents, task: EvaluationTask
-) -> dict[str, Any]:
-    """Compare the outputs of training and test events by a Kolmogorov-Smirnov test.
-
-    There is one test for each output and each true class. A difference hints at overtraining.
-    """
-    comparison: dict[str, Any] = {}
-    for output in task.outputs:
-        by_truth = {}
-        for label, name in enumerate(task.classes):
-            in_train, in_test = train.labels == label, test.labels == label
-            # Only events of the same true class are comparable.
-            by_truth[name] = kolmogorov_smirnov(
-                train.probabilities[in_train, output],
-                train.weights[in_train],
-                test.probabilities[in_test, output],
-                test.weights[in_test],
-            )
-        comparison[task.classes[output]] = by_truth
-    return comparison
-
-
-def _uncompared_classes(
-    comparison: Mapping[str, Any], train: ScoredEvents, test: ScoredEvents, task: EvaluationTask
-) -> list[str]:
-    """Write a sentence about each class whose training and test events cannot be compared.
-
-    The Kolmogorov-Smirnov test then has no p-value: a split has too few events, or no weight.
-    """
-    # Whether a comparison is possible is the same for all outputs, so the first one is enough.
-    by_truth = next(iter(comparison.values()))
-    sentences = []
-    for label in task.measured_labels:
-        name = task.classes[label]
-        if by_truth[name]["p_value"] is None:
-            train_weights = describe_weights(train.weights[train.labels == label])
-            test_weights = describe_weights(test.weights[test.labels == label])
-            sentences.append(
-                f"scores of training and test events of {name} cannot be compared: "
-                f"in the training {train_weights}, in the test {test_weights}."
-            )
-    return sentences
-
-
-def _kinematics(
-    events: ScoredEvents, task: EvaluationTask, points: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Measure the efficiency of each class in bins of kinematic variables, at one working point.
-
-    The point is the first measurable one of the task; without any the result is empty. A bin
-    without weight is null.
-    """
-    measurable_points = [point for point in points if point["measurable"]]
-    if not measurable_points:
-        return {}
-    passing = task.score(events.probabilities) >= measurable_points[0]["threshold"]
-    efficiencies: dict[str, Any] = {}
-    for variable, edges in task.edges.items():
-        values = events.hlf[:, hlf_names().index(variable)]
-        by_class = {}
-        for label, name in enumerate(task.classes):
-            in_class = events.labels == label
-            bins = efficiency_against(
-                values[in_class], passing[in_class], events.weights[in_class], np.asarray(edges)
-            )
-            by_class[name] = [None if share is None else share.as_json() for share in bins]
-        efficiencies[variable] = {"edges": list(map(float, edges)), "classes": by_class}
-    return efficiencies

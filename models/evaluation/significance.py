@@ -113,25 +113,36 @@ def _effective_background(
 
 
 def asimov_significance(signal: Floats, background: Floats, uncertainty: float) -> Floats:
-    """Compute the median significance of a discovery by counting, with an uncertain background.
+    """Compute the median significance Z of a discovery by counting, with an uncertain background.
 
-    `signal` s and `background` b are expected numbers of events. With the variance v = (uncertainty
-    x b)^2 the significance is
+    For s expected signal and b expected background events, and the variance v = (uncertainty x b)^2
+    of the background,
 
-        sqrt(2 [(s + b) ln((s + b)(b + v) / (b^2 + (s + b) v))
-                - b^2 / v ln(1 + v s / (b (b + v)))]).
+        Z^2 = 2 (first - second)
+        first = (s + b) ln((s + b)(b + v) / (b^2 + (s + b) v))
+        second = b^2 / v ln(1 + v s / (b (b + v))), which tends to s without an uncertainty.
 
-    It is NaN without background. Source: Cowan, Cranmer, Gross, Vitells (2011); with an uncertainty
+    Z is NaN without background. Source: Cowan, Cranmer, Gross, Vitells (2011); with an uncertainty
     Cowan (2012), as ATL-PHYS-PUB-2020-025 recommends.
+
+    Args:
+        signal: Expected numbers of signal events; those below 0 count as 0.
+        background: Expected numbers of background events, of the same shape.
+        uncertainty: Relative uncertainty of the background.
     """
     s = np.maximum(signal, 0.0)
-    # NaN instead of 0 or less makes the result NaN, without a division by 0.
+    # NaN in place of a missing background makes Z NaN there, without a division by 0.
     b = np.where(background > 0, background, np.nan)
-    variance = np.square(uncertainty * b)
-    # The published logarithm would subtract numbers as large as b; log1p avoids that.
-    gain = (s + b) * np.log1p(s * b / (np.square(b) + (s + b) * variance))
-    # Without an uncertainty the second term of the formula tends to s.
-    loss = s
+    v = np.square(uncertainty * b)
+
+    # The fraction in the first logarithm is 1 + s b / (b^2 + (s + b) v). For a small signal it is
+    # nearly 1, and only `log1p` keeps its digits.
+    first = (s + b) * np.log1p(s * b / (np.square(b) + (s + b) * v))
     if uncertainty:
-        loss = np.square(b) / variance * np.log1p(variance * s / (b * (b + variance)))
-    return np.asarray(np.sqrt(np.maximum(2 * (gain - loss), 0.0)))
+        second = np.square(b) / v * np.log1p(v * s / (b * (b + v)))
+    else:
+        second = s
+
+    # Rounding may push a difference of 0 slightly below 0.
+    z_squared = np.maximum(2 * (first - second), 0.0)
+    return np.asarray(np.sqrt(z_squared))

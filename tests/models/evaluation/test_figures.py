@@ -22,6 +22,7 @@ from features.columns import Feature, hlf_names
 from models.evaluation import figures, style
 from models.evaluation.curve_figures import plot_curves
 from models.evaluation.curves import KINEMATIC_EDGES
+from models.evaluation.discriminant_figure import plot_discriminant
 from models.evaluation.measurements import measure, replicas_of
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import DPI, WIDTH, PlotLabels, save_figure, saving_in_processes
@@ -69,7 +70,7 @@ def draw_scores(lightest: float) -> Figure:
 def draw_discriminant(lightest: float) -> Figure:
     test, _, numbers = example_numbers(lightest)
     score, significance = test.probabilities[:, 1], numbers["significance"]
-    return figures.plot_discriminant(test, score, EXPECTED, [1], NAMES, significance, LABELS)
+    return plot_discriminant(test, score, EXPECTED, [1], NAMES, significance, LABELS)
 
 
 def draw_importance(_: float) -> Figure:
@@ -415,9 +416,7 @@ def test_without_a_measurable_cut_the_panel_of_significances_says_why() -> None:
     for name in ("threshold", "simple", "asimov", "low", "high"):
         empty[name] = []
 
-    figure = figures.plot_discriminant(
-        test, test.probabilities[:, 1], EXPECTED, [1], NAMES, empty, LABELS
-    )
+    figure = plot_discriminant(test, test.probabilities[:, 1], EXPECTED, [1], NAMES, empty, LABELS)
 
     reason = "behind every cut effectively fewer than 10 background events"
     assert reason in legend_texts(figure)
@@ -428,7 +427,7 @@ def test_the_discriminant_has_all_expected_events_and_the_scan_of_significances(
     test, _, numbers = example_numbers()
     score = np.linspace(0, 1, len(test.labels))
 
-    main, below = figures.plot_discriminant(
+    main, below = plot_discriminant(
         test, score, EXPECTED, [1], NAMES, numbers["significance"], LABELS
     ).axes
 
