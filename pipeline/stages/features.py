@@ -17,20 +17,20 @@ from hep_core.plugin_functions import code_module
 from hep_core.storage import is_remote, read_footers
 from ingestion.expressions import sample_labels
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.tally import NO_CLASS, WRAPPED_AZIMUTHS, sums_by_sample
+from ingestion.tally import sums_by_sample
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_jobs import counted
-from pipeline.reporting.cutflow import applied_cuts, as_json, cutflow, uncertain_mixtures
+from pipeline.reporting.cutflow import uncertain_mixtures
 from pipeline.runs import own_folders
-from pipeline.runs.counters import FeaturesCounters, IngestCounters, KernelCounters
+from pipeline.runs.counters import IngestCounters, KernelCounters
 from pipeline.runs.kernel_cache import KERNELS
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
-from pipeline.runs.version import Version
 from pipeline.stages.base import Check, Context, Result, Stage
+from pipeline.stages.cutflow_files import write_cutflow
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -86,7 +86,7 @@ class Features(Stage):
             result = _make_features(context, kernels)
             counters = _counters(result)
             _print_notes(context, result, counters)
-            _write_cutflow(context, counters)
+            write_cutflow(context, counters)
             save_histograms(result.histograms, context.out_dir / HISTOGRAMS)
             return _result(result, counters, _num_ingested(context))
 
@@ -302,91 +302,6 @@ def _print_notes(context: Context, result: FeaturesResult, counters: dict[str, A
         hint = track_hint(sample, steps)
         if hint:
             context.say(f"note:{hint}")
-
-
-def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
-    """Write the cutflow: the number of events that pass each cut, and all before.
-
-    `cutflow.txt` is by class, and printed too; `cutflow.json` is by sample and by class. Both
-    also hold counters of events that are remarkable but not rejected.
-
-    Args:
-        context: The context of the stage.
-        counters: The counters of this stage.
-    """
-    from pipeline.terminal.tables import cutflow_table
-
-    ingested, settings = context.upstream["ingest"], context.config.features
-    config = {
-        "samples": ingested.config.samples,
-        "ingest": ingested.config.ingest,
-        "classes": context.config.classes,
-        "features": applied_cuts(settings.model_dump(mode="json"), ingested.manifest.inputs),
-    }
-    # The cutflow begins with the steps of ingest and continues with those of this stage.
-    ingest_counters = ingested.counters(IngestCounters)
-    selected = FeaturesCounters.model_validate(counters)
-    by_class = cutflow(ingest_counters, selected, config, by_class=True)
-    by_sample = cutflow(ingest_counters, selected, config)
-    beside_cuts = _counters_beside_cuts(ingested, counters)
-    normalisation = counters["normalisation"]
-    lines = []
-    # The user may state the sum of weights of all generated events, also of those in no file.
-    stated = [name for name, sample in normalisation.items() if sample["stated_sum"] is not None]
-    if stated:
-        names = ", ".join(stated)
-        lines.append(f"Efficiencies of weights are relative to all generated events of: {names}")
-        context.say(lines[0])
-    for counter, counts in beside_cuts.items():
-        samples = ", ".join(f"{sample} {count}" for sample, count in counts.items())
-        lines.append(f"{counter.replace('_', ' ')}: {samples}")
-    table = cutflow_table(by_class)
-    text = str(table) + "".join(f"{line}\n" for line in lines)
-    (context.out_dir / "cutflow.txt").write_text(text, encoding="utf-8")
-    content = {
-        "classes": as_json(by_class),
-        "samples": as_json(by_sample),
-        "counters": beside_cuts,
-        "integrated_luminosity": settings.integrated_luminosity,
-        "normalisation": normalisation,
-    }
-    (context.out_dir / "cutflow.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    context.console.print(table)
-
-
-def _counters_beside_cuts(ingested: Version, counters: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Return counters that belong to no cut, by sample; a counter that no sample has is left out.
-
-    They count events whose lepton has no track of its own, events with an azimuth outside
-    [-pi, pi], and events without a class.
-
-    Args:
-        ingested: The version of `ingest`.
-        counters: The counters of this stage.
-    """
-    from features.kernel_pass import LACKS_OWN_TRACK
-
-    ingested_steps = ingested.counters(IngestCounters).samples
-    # Each counter with the numbers by sample and step in which it is found.
-    sources = {
-        LACKS_OWN_TRACK: counters["samples"],
-        WRAPPED_AZIMUTHS: ingested_steps,
-        NO_CLASS: ingested_steps,
-    }
-    # A sample with several labels has one name per label.
-    names: list[str] = []
-    for sample in ingested.config.samples:
-        names += sample_labels(sample["name"], sample["label"], sample.get("label_by", {}))
-    beside_cuts = {}
-    for counter, steps_by_sample in sources.items():
-        counts = {
-            name: steps_by_sample[name][counter]
-            for name in names
-            if counter in steps_by_sample.get(name, {})
-        }
-        if counts:
-            beside_cuts[counter] = counts
-    return beside_cuts
 
 
 def _result(result: FeaturesResult, counters: dict[str, Any], num_ingested: int) -> Result:
