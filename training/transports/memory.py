@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from training.errors import LaunchError
-from training.transports import kernels, serving
+from training.transports import kernels, messages, serving
 from training.transports.basics import MpiProcess, Vector, load_mpi
 from training.transports.kernels import HEAD_BYTES, init_head
 from training.transports.peers import Peers, connect
@@ -110,7 +110,7 @@ class Memory:
         # A body has all rows of a record, or the indices of all its elements, of 8 bytes.
         body_bytes = max(num_rows * row_bytes, 8 * self._largest_size)
         #: Size of the longest message.
-        self._message_bytes = serving.HEADER_BYTES + body_bytes
+        self._message_bytes = messages.HEADER_BYTES + body_bytes
         #: Error of the thread that serves other hosts.
         self._error: BaseException | None = None
         #: Connections with ranks of other hosts; none before `open`.
@@ -129,20 +129,20 @@ class Memory:
         if self.process.is_one_host:
             return
         self._peers = connect(self.process, servers=sorted(set(self._owners)), network=network)
-        polled = [serving.poll_entry(connection.fileno()) for connection in self._peers.serving]
+        polled = [messages.poll_entry(connection.fileno()) for connection in self._peers.serving]
         # One row for each connection, and one for this rank.
         num_rows = len(polled) + 1
         self._connections = serving.Connections(
-            polled=np.array(polled, np.int16).reshape(-1, serving.POLL_WORDS),
+            polled=np.array(polled, np.int16).reshape(-1, messages.POLL_WORDS),
             messages=np.zeros((num_rows, self._message_bytes), np.uint8),
-            progress=np.zeros((num_rows, serving.NUM_PROGRESS), np.int64),
+            progress=np.zeros((num_rows, messages.NUM_PROGRESS), np.int64),
             indices=np.zeros((num_rows, self._largest_size), np.int64),
         )
         #: The last row is for the requests of this rank.
         self._message = self._connections.messages[-1]
-        self._header = self._message[: serving.HEADER_BYTES].view(serving.HEADER)
+        self._header = self._message[: messages.HEADER_BYTES].view(messages.HEADER)
         self._progress = self._connections.progress[-1]
-        self._polled = np.zeros(serving.POLL_WORDS, np.int16)
+        self._polled = np.zeros(messages.POLL_WORDS, np.int16)
         self._thread.start()
 
     def free(self) -> None:
@@ -175,7 +175,7 @@ class Memory:
     ) -> Vector:
         """Send a request about a record of another host, and wait for its answer.
 
-        The arguments but `body` and `has_answer` are fields of `serving.HEADER`. `body`: arrays
+        The arguments but `body` and `has_answer` are fields of `messages.HEADER`. `body`: arrays
         that follow the header. `has_answer`: whether the owner answers requests of this kind.
 
         Returns:
@@ -185,11 +185,11 @@ class Memory:
             MPI.Exception: The owner of the record is lost.
         """
         # The arrays of the body lie behind the header without gaps.
-        end = serving.HEADER_BYTES
+        end = messages.HEADER_BYTES
         for array in body:
             self._message[end : end + array.nbytes] = array.view(np.uint8)
             end += array.nbytes
-        body_bytes = end - serving.HEADER_BYTES
+        body_bytes = end - messages.HEADER_BYTES
         # The owner numbers its own records only.
         position = self._positions[record]
         self._header[0] = (
@@ -202,7 +202,7 @@ class Memory:
             clock,
             body_bytes,
         )
-        if self._ask(self._owners[record], has_answer=has_answer) == serving.LOST:
+        if self._ask(self._owners[record], has_answer=has_answer) == messages.LOST:
             mpi = load_mpi()
             raise mpi.Exception(mpi.ERR_PROC_FAILED)
         header: Vector = self._header[0]
@@ -213,7 +213,7 @@ class Memory:
 
         It has room for the longest body, so the answer is only its beginning.
         """
-        values: Vector = self._message[serving.HEADER_BYTES :].view(dtype)
+        values: Vector = self._message[messages.HEADER_BYTES :].view(dtype)
         return values
 
     def average(self, partner: int, vector: Vector, head: Vector) -> bool:
@@ -228,8 +228,8 @@ class Memory:
         if partner not in self._peers.asking:
             return False
         kernels.read(self.body(vector.dtype), vector, head, np.zeros(1))
-        self._header[0] = (serving.AVERAGE, 0, 0, 0, 0, 0, 0, vector.nbytes)
-        if self._ask(partner) == serving.LOST:
+        self._header[0] = (messages.AVERAGE, 0, 0, 0, 0, 0, 0, vector.nbytes)
+        if self._ask(partner) == messages.LOST:
             return False
         serving.finish_average(self._message, vector, head)
         return True
@@ -241,15 +241,15 @@ class Memory:
         """
         connection = self._peers.asking.get(rank)
         if connection is None:
-            return serving.LOST
-        serving.prepare(self._message, self._progress)
+            return messages.LOST
+        messages.prepare(self._message, self._progress)
         descriptor = connection.fileno()
-        state = serving.WAITING
-        while state == serving.WAITING:
+        state = messages.WAITING
+        while state == messages.WAITING:
             # Between two calls, Python handles signals.
             if self._error is not None:
                 raise self._error
-            state = serving.ask(
+            state = messages.ask(
                 descriptor,
                 self._polled,
                 self._message,
@@ -257,7 +257,7 @@ class Memory:
                 _SIGNAL_CHECK_MILLISECONDS,
                 has_answer,
             )
-        if state == serving.LOST:
+        if state == messages.LOST:
             self._peers.asking.pop(rank).close()
         return state
 

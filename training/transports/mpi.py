@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from typing_extensions import override
 
-from training.transports import kernels, serving
+from training.transports import kernels, messages, serving
 from training.transports.basics import BackgroundThread, MpiProcess, Vector, load_mpi, poll_until
 from training.transports.kernels import CLOCK, counters_of, lock, try_lock, unlock
 from training.transports.memory import Memory
@@ -155,7 +155,7 @@ class MpiTransport(Transport):
         if 0 in memory.rows:
             old_count = kernels.fetch_and_add(element, amount, memory.rows[0][0], memory.heads[0])
         else:
-            answer = memory.request(0, serving.FETCH_AND_ADD, element=element, amount=amount)
+            answer = memory.request(0, messages.FETCH_AND_ADD, element=element, amount=amount)
             old_count = int(answer["amount"])
         return old_count + amount
 
@@ -280,7 +280,7 @@ class MpiServer(ParameterServer):
         """Lock a shard if it is free, and return whether it was."""
         if shard in self._rows:
             return try_lock(self._memory.heads[shard])
-        answer = self._memory.request(shard, serving.LOCK)
+        answer = self._memory.request(shard, messages.LOCK)
         return bool(answer["kind"] != serving.BUSY)
 
     @override
@@ -288,7 +288,7 @@ class MpiServer(ParameterServer):
         if shard in self._rows:
             unlock(self._memory.heads[shard])
         else:
-            self._memory.request(shard, serving.UNLOCK, has_answer=False)
+            self._memory.request(shard, messages.UNLOCK, has_answer=False)
 
     @override
     async def _is_occupied(self, shard: int) -> bool:
@@ -307,11 +307,11 @@ class MpiServer(ParameterServer):
         if shard in self._rows:
             return await super()._read_shard(shard, out, indices)
         if indices is None:
-            answer = self._memory.request(shard, serving.GET, num_rows=len(out))
+            answer = self._memory.request(shard, messages.GET, num_rows=len(out))
         else:
             body = indices.astype(np.int64)
             answer = self._memory.request(
-                shard, serving.GET, num_rows=len(out), num_indices=body.size, body=[body]
+                shard, messages.GET, num_rows=len(out), num_indices=body.size, body=[body]
             )
         out[:] = self._memory.body(out.dtype)[: out.size].reshape(out.shape)
         return int(answer["clock"])
@@ -329,7 +329,7 @@ class MpiServer(ParameterServer):
             await super()._write_shard(shard, rows, indices, clock)
         else:
             self._memory.request(
-                shard, serving.PUT, num_rows=len(rows), clock=clock, body=[*rows], has_answer=False
+                shard, messages.PUT, num_rows=len(rows), clock=clock, body=[*rows], has_answer=False
             )
 
 

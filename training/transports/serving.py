@@ -1,11 +1,6 @@
-"""The compiled server of the ranks of other hosts, and their requests; without Python's lock.
+"""The compiled server of the ranks of other hosts; without Python's lock.
 
-A message is a `HEADER`, then as many bytes as the header says. A connection carries one request at
-a time, and then its answer; `UNLOCK` and `PUT` have none. Every socket has one reader and one
-writer:
-
- * `serve`, the loop of a thread, answers the requests of partners;
- * `ask` sends a request of this rank, and receives its answer.
+`serve`, the loop of a thread, answers the requests of partners.
 
 A partner locks a record, gets it, puts it and unlocks it. Meanwhile the thread has the mutex on
 behalf of the partner, also of a partner that is lost, and never waits for a mutex that is not free:
@@ -14,13 +9,11 @@ the answer is then `BUSY`.
 
 from __future__ import annotations
 
-import socket
-from select import POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT
-from typing import Any, Final, NamedTuple
+from select import POLLIN, POLLOUT
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba import types
 
 from training.transports.kernels import (
     BEGUN,
@@ -36,7 +29,6 @@ from training.transports.kernels import (
     add_half_difference,
     average,
     counters_of,
-    external,
     fetch_and_add,
     init_head,
     lock,
@@ -45,43 +37,32 @@ from training.transports.kernels import (
     unlock,
     without_gil,
 )
-
-#: The fields at the beginning of a request and of its answer; the body follows them.
-HEADER: Final = np.dtype(
-    [
-        ("kind", np.int64),  # of the request, or the state that answers it
-        ("record", np.int64),
-        ("element", np.int64),  # of FETCH_AND_ADD
-        ("amount", np.int64),  # that FETCH_AND_ADD adds; in its answer the value before
-        ("num_rows", np.int64),  # of GET and PUT
-        ("num_indices", np.int64),  # of GET, in the body; -1 for all elements
-        ("clock", np.int64),  # of the record, in PUT and in the answer to GET
-        ("body_bytes", np.int64),  # that follow the header
-    ]
+from training.transports.messages import (
+    AVERAGE,
+    BROKEN,
+    EVENTS,
+    FETCH_AND_ADD,
+    GET,
+    HEADER,
+    HEADER_BYTES,
+    LOCK,
+    LOCKED,
+    LOST,
+    NUM_INDICES,
+    NUM_RECEIVED,
+    PUT,
+    READ,
+    RETURNED_EVENTS,
+    SENT,
+    TO_SEND,
+    VECTOR,
+    WAITING,
+    ask,
+    poll,
+    prepare,
+    receive,
+    send_remaining,
 )
-HEADER_BYTES: Final = HEADER.itemsize
-#: Kinds of requests. An answer has one of the states of `kernels` as its kind, or `VECTOR` where a
-#: vector follows.
-AVERAGE, READ, FETCH_AND_ADD, LOCK, UNLOCK, GET, PUT, VECTOR = range(11, 19)
-#: Further states of a request: no answer yet; and the other side is gone.
-WAITING, LOST = 21, 22
-
-#: Positions in the progress of a connection, and their number: bytes sent, bytes to send, bytes
-#: received; 1 + the record that is locked for the other side, or 0; and the number of its elements
-#: that the other side got, -1 for all.
-SENT, TO_SEND, NUM_RECEIVED, LOCKED, NUM_INDICES, NUM_PROGRESS = range(6)
-
-#: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, then the
-#: requested and the returned events.
-POLL_WORDS: Final = 4
-#: Positions of the requested and of the returned events.
-_EVENTS, _RETURNED_EVENTS = 2, 3
-#: Returned events that mean a broken connection.
-_BROKEN: Final = POLLERR | POLLHUP | POLLNVAL
-_AT_ONCE: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_poll = external("poll", types.int32, types.uintp, types.uintp, types.int32)
-_recv = external("recv", types.intp, types.int32, types.uintp, types.uintp, types.int32)
-_send = external("send", types.intp, types.int32, types.uintp, types.uintp, types.int32)
 
 
 class Served(NamedTuple):
@@ -116,17 +97,6 @@ class Connections(NamedTuple):
     """(n + 1, NUM_PROGRESS) int64: how far each message has come."""
     indices: Array
     """(n + 1, largest record) int64: elements of the locked record that each partner got."""
-
-
-def poll_entry(descriptor: int) -> Array:
-    """Return a poll entry, (POLL_WORDS,) int16, that waits for something to read.
-
-    `descriptor`: the number by which the system knows the socket.
-    """
-    entry = np.zeros(POLL_WORDS, np.int16)
-    entry.view(np.int32)[0] = descriptor
-    entry[_EVENTS] = POLLIN
-    return entry
 
 
 @without_gil
@@ -264,112 +234,21 @@ def finish_average(message: Array, vector: Array, head: Array) -> None:
 
 
 @without_gil
-def _send_remaining(descriptor: int, message: Array, progress: Array) -> bool:
-    """Send what the system takes of a message without waiting; return whether all is sent."""
-    num_sent = _send(
-        descriptor,
-        message.ctypes.data + progress[SENT],
-        progress[TO_SEND] - progress[SENT],
-        _AT_ONCE,
-    )
-    if num_sent > 0:
-        progress[SENT] += num_sent
-    return bool(progress[SENT] == progress[TO_SEND])
-
-
-@without_gil
-def _receive(descriptor: int, message: Array, progress: Array, returned_events: int) -> int:
-    """Receive what has arrived of a message without waiting.
-
-    `returned_events`: those of the poll, which tell a broken connection from one without data.
-
-    Returns:
-        DONE for a complete message, WAITING for an incomplete one, or LOST.
-    """
-    while True:
-        # The header comes first, since it says how long the body is.
-        num_expected = HEADER_BYTES
-        if progress[NUM_RECEIVED] >= HEADER_BYTES:
-            num_expected += message[:HEADER_BYTES].view(HEADER)[0].body_bytes
-            if progress[NUM_RECEIVED] == num_expected:
-                return DONE
-        num_new = _recv(
-            descriptor,
-            message.ctypes.data + progress[NUM_RECEIVED],
-            num_expected - progress[NUM_RECEIVED],
-            _AT_ONCE,
-        )
-        # 0 bytes mean that the other side has closed; less, that none is there or an error.
-        if num_new <= 0:
-            return LOST if num_new == 0 or returned_events & _BROKEN else WAITING
-        progress[NUM_RECEIVED] += num_new
-
-
-@without_gil
-def prepare(message: Array, progress: Array) -> None:
-    """Set the progress of a request, whose header and body are written, to its beginning."""
-    progress[SENT] = 0
-    progress[TO_SEND] = HEADER_BYTES + message[:HEADER_BYTES].view(HEADER)[0].body_bytes
-    progress[NUM_RECEIVED] = 0
-
-
-@without_gil
-def ask(
-    descriptor: int,
-    polled: Array,
-    message: Array,
-    progress: Array,
-    milliseconds: int,
-    has_answer: bool,
-) -> int:
-    """Send the rest of a request and receive its answer, into the same message.
-
-    After WAITING, a further call continues where this one stopped.
-
-    Args:
-        descriptor: The number of the socket.
-        polled: (POLL_WORDS,) room for a poll entry.
-        message: The request, then its answer.
-        progress: (NUM_PROGRESS,) how far both have come; see `prepare`.
-        milliseconds: Longest time to wait for an event.
-        has_answer: Whether the request has an answer; else it is done once it is sent.
-
-    Returns:
-        DONE, LOST, or WAITING after this time without any event.
-    """
-    polled.view(np.int32)[0] = descriptor
-    while True:
-        is_sent = progress[SENT] == progress[TO_SEND]
-        if not is_sent:
-            is_sent = _send_remaining(descriptor, message, progress)
-        if is_sent and not has_answer:
-            return DONE
-        # A request that is not sent also waits for room in the socket.
-        polled[_EVENTS] = POLLIN if is_sent else POLLIN | POLLOUT
-        if _poll(polled.ctypes.data, 1, milliseconds) <= 0:
-            return WAITING
-        if polled[_RETURNED_EVENTS] & (POLLIN | _BROKEN):
-            state = _receive(descriptor, message, progress, polled[_RETURNED_EVENTS])
-            if state != WAITING:
-                return state
-
-
-@without_gil
 def serve(connections: Connections, served: Served) -> None:
     """Answer the requests of partners until all connections are closed."""
     polled = connections.polled
     num_open = polled.shape[0]
     while num_open:
         # -1: wait without a limit of time.
-        _poll(polled.ctypes.data, polled.shape[0], -1)
+        poll(polled.ctypes.data, polled.shape[0], -1)
         for slot in range(polled.shape[0]):
-            if not polled[slot, _RETURNED_EVENTS]:
+            if not polled[slot, RETURNED_EVENTS]:
                 continue
             state = _serve_connection(connections, slot, served)
             if state == LOST:
                 # The poll ignores entries with the descriptor -1.
                 polled[slot].view(np.int32)[0] = -1
-                polled[slot, _RETURNED_EVENTS] = 0
+                polled[slot, RETURNED_EVENTS] = 0
                 num_open -= 1
 
 
@@ -385,19 +264,19 @@ def _serve_connection(connections: Connections, slot: int, served: Served) -> in
     """
     entry = connections.polled[slot]
     message, progress = connections.messages[slot], connections.progress[slot]
-    descriptor, events = entry.view(np.int32)[0], entry[_RETURNED_EVENTS]
-    if events & POLLOUT and _send_remaining(descriptor, message, progress):
-        entry[_EVENTS] = POLLIN
+    descriptor, events = entry.view(np.int32)[0], entry[RETURNED_EVENTS]
+    if events & POLLOUT and send_remaining(descriptor, message, progress):
+        entry[EVENTS] = POLLIN
     state = WAITING
-    if events & (POLLIN | _BROKEN):
-        state = _receive(descriptor, message, progress, events)
+    if events & (POLLIN | BROKEN):
+        state = receive(descriptor, message, progress, events)
     if state == DONE:
         progress[TO_SEND] = _answer(served, message, progress, connections.indices[slot])
         progress[NUM_RECEIVED] = 0
         progress[SENT] = 0
         # The other side sends no request before it has the answer, so there is nothing to read.
-        is_sent = progress[TO_SEND] == 0 or _send_remaining(descriptor, message, progress)
-        entry[_EVENTS] = POLLIN if is_sent else POLLOUT
+        is_sent = progress[TO_SEND] == 0 or send_remaining(descriptor, message, progress)
+        entry[EVENTS] = POLLIN if is_sent else POLLOUT
     elif state == LOST and progress[LOCKED]:
         unlock(_head_of(served, progress[LOCKED] - 1))
     return state

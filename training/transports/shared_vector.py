@@ -26,7 +26,7 @@ from time import perf_counter
 import numpy as np
 from typing_extensions import override
 
-from training.transports import kernels, serving
+from training.transports import kernels, messages
 from training.transports.basics import BackgroundThread, ExchangeCounts, MpiProcess, Vector
 from training.transports.memory import Memory
 from training.transports.transport import SharedVector
@@ -108,7 +108,7 @@ class MpiSharedVector(SharedVector):
         else:
             # The average in the background uses the same connection and message.
             await self.drain()
-            self.memory.request(rank, serving.READ)
+            self.memory.request(rank, messages.READ)
             np.copyto(out, self.memory.body(out.dtype)[: out.size])
 
     @override

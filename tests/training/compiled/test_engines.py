@@ -29,7 +29,7 @@ from training.compiled.kernel import asinh
 from training.flat_model import FlatModel
 from training.readers.batch import Batch
 from training.transports import kernels as vector_kernels
-from training.transports import serving
+from training.transports import messages, serving
 from training.workloads.gradients import (
     CompiledGradients,
     Gradients,
@@ -237,7 +237,8 @@ def test_a_network_without_an_engine_takes_the_gradients_of_torch() -> None:
 
 def test_kernels_release_pythons_lock() -> None:
     kernels: dict[str, Dispatcher] = {}
-    for module in (kernel, optimizer, perceptron, gru, recurrent, vector_kernels, serving):
+    modules = (kernel, optimizer, perceptron, gru, recurrent, vector_kernels, messages, serving)
+    for module in modules:
         for name, function in vars(module).items():
             if isinstance(function, Dispatcher):
                 kernels[f"{module.__name__}.{name}"] = function
