@@ -138,10 +138,9 @@ def asimov_significance(signal: Floats, background: Floats, uncertainty: float) 
     # The fraction in the first logarithm is 1 + s b / (b^2 + (s + b) v). For a small signal it is
     # nearly 1, and only `log1p` keeps its digits.
     first = (s + b) * np.log1p(s * b / (np.square(b) + (s + b) * v))
+    second = s
     if uncertainty:
         second = np.square(b) / v * np.log1p(v * s / (b * (b + v)))
-    else:
-        second = s
 
     # Rounding may push a difference of 0 slightly below 0.
     z_squared = np.maximum(2 * (first - second), 0.0)
