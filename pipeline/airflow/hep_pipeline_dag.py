@@ -16,19 +16,15 @@ lines of the log say why.
 The form of the Trigger button asks for the parameters. Environment variables of Airflow's processes
 give the rest; all have defaults, and none changes the graph:
 
-    HEP_PIPELINE_DIR        folder that the commands run in;
-                            default: the checkout that holds this file
-    HEP_PIPELINE_PYTHON     interpreter that has the pipeline installed;
-                            default: .venv/bin/python in that folder
+    HEP_PIPELINE_DIR        folder that the commands run in; default: the checkout of this file
+    HEP_PIPELINE_PYTHON     interpreter that has the pipeline; default: .venv/bin/python there
     HEP_PIPELINE_CONFIG     default of the parameter `config`; default: demo
     HEP_PIPELINE_TRACK      default of the parameter `track`, yes or no; default: no
-    HEP_PIPELINE_KEEP       default of the parameter `keep`;
-                            default: none, so that nothing is removed
+    HEP_PIPELINE_KEEP       default of the parameter `keep`; default: none, nothing is removed
     HEP_PIPELINE_SCHEDULE   cron expression or preset, in UTC; default: @daily;
                             "none" for runs by hand only
-    HEP_PIPELINE_CPU_POOL   pool of all tasks but the training, which must exist;
-                            default: default_pool
-    HEP_PIPELINE_GPU_POOL   pool of the training, which must exist; default: default_pool
+    HEP_PIPELINE_CPU_POOL   existing pool of all tasks but the training; default: default_pool
+    HEP_PIPELINE_GPU_POOL   existing pool of the training; default: default_pool
 
 A cluster policy of Airflow (`airflow_local_settings.py`) changes retries, timeouts or the owner for
 a site.
@@ -80,33 +76,15 @@ TASKS: Final = (
     Task(
         "gridsearch",
         ("--if-wanted", "--exit-code"),
-        "Tries perceptrons by cross-validation; skipped unless `model.hlf.from_gridsearch` asks "
-        "for it.",
+        "Tries perceptrons by cross-validation; skipped unless `model.hlf.from_gridsearch` is set.",
     ),
-    Task(
-        "train",
-        ("--exit-code",),
-        "Trains the networks; continues a training that was interrupted.",
-    ),
+    Task("train", ("--exit-code",), "Trains the networks, or continues a training."),
     Task("evaluate", ("--exit-code",), "Predicts the test split: metrics and plots."),
     Task("export", ("--exit-code",), "Writes the networks as ONNX, checked."),
     Task("report", ("--exit-code",), "Writes one HTML page; the log says where."),
-    Task(
-        "promote",
-        ("--exit-code",),
-        "Puts a network in use if it is better than the model in use, on the same events; else "
-        "skipped.",
-    ),
-    Task(
-        "track",
-        (),
-        "Logs the networks to MLflow; skipped unless the parameter `track` asks for it.",
-    ),
-    Task(
-        "clean",
-        (),
-        "Removes old versions that nothing needs; skipped unless the parameter `keep` is given.",
-    ),
+    Task("promote", ("--exit-code",), "Puts a network in use if it is better on the same events."),
+    Task("track", (), "Logs the networks to MLflow; skipped unless `track` is set."),
+    Task("clean", (), "Removes old versions that nothing needs; skipped without `keep`."),
 )
 #: Announces that a model was promoted, for DAGs that use it.
 MODEL_IN_USE: Final = AssetAlias("hep_model_in_use")
@@ -353,8 +331,8 @@ def dag_params() -> dict[str, Param]:
             None,
             type=["null", "string"],
             format="date-time",
-            description="Take only files of before this time, in a run folder of its own; nothing is promoted. "
-            "Empty: take all that is there.",
+            description="Take only files of before this time, in a run folder of its own; nothing "
+            "is promoted. Empty: take all that is there.",
         ),
         "promote": Param(True, type="boolean", description="Put a better network in use."),
         "track": Param(
