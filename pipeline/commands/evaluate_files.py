@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from features.dataset import FeatureDataset
-from features.errors import FeatureError
-from features.kernel_pass import EventsFile, kernel_items
+from features.kernel_pass import kernel_items
 from features.schema import identities
-from features.spark_job import Unsplit, make_unsplit, track_hint
 from hep_core.atomic_files import write_atomically
-from hep_core.paths import expand_path
-from ingestion.copies import UInt64s
-from ingestion.range_output import keys_folder
-from ingestion.settings import SampleSettings
-from ingestion.tally import sum_counts, sums_by_sample
 from models.evaluation.rates import Rates
+from pipeline.commands.new_events import EvaluatedEvents, new_events
 from pipeline.config import Config
 from pipeline.configuration.paths import folder_of_option
-from pipeline.errors import ConfigError, MissingInputError, nearest
-from pipeline.machine.spark_jobs import counted
-from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
+from pipeline.errors import MissingInputError
 from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder
-from pipeline.runs.counters import FeaturesCounters, IngestCounters
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.own_folders import new_folder
 from pipeline.runs.provenance import code_version, now
-from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
+from pipeline.runs.seen_events import count_seen
 from pipeline.runs.trained_models import (
     FoundModel,
     check_definitions,
     check_unseen_events,
     trained_models,
 )
-from pipeline.stages.base import Context
 from pipeline.stages.evaluate import Evaluate, evaluate_models
-from pipeline.stages.evaluation_task import make_task, rates_of_cutflow, rates_of_run
-from pipeline.stages.features import generated_samples
-from pipeline.stages.ingest import Ingest
+from pipeline.stages.evaluation_task import make_task, rates_of_run
 from training.threads import use_threads
 
 if TYPE_CHECKING:
-    from features.normalisation import GeneratedSample
+    pass
 
 _FOLDER: Final = "evaluations"
 
@@ -57,21 +45,6 @@ class _OfAnyModel(Evaluate):
     """
 
     reads: ClassVar = {name: Evaluate.reads[name] for name in ("ingest", "features")}
-
-
-class _Events(NamedTuple):
-    """The events of an evaluation."""
-
-    description: str
-    """What the evaluation calls them: the test split, or the `--inputs` as typed."""
-    files: list[Path]
-    """Parquet files of their features."""
-    rates: Rates | None = None
-    """Their rates before the classifier; None if these are unknown."""
-    inputs: Files = ()
-    """Their input files, as a manifest holds them; empty if these are unknown."""
-    keys: UInt64s = NO_KEYS
-    """Keys of new events, by which copies are known."""
 
 
 def evaluate_files(
@@ -107,10 +80,10 @@ def evaluate_files(
         # The folder gets its name only once all is written.
         with new_folder(folder) as unfinished:
             if inputs or dataset is None:
-                events, train = _new_events(run_folder, inputs, unfinished), []
+                events, train = new_events(run_folder, inputs, unfinished), []
             else:
                 rates, files = _rates_of_split(run_folder)
-                events = _Events("test split", dataset.files("test"), rates, files)
+                events = EvaluatedEvents("test split", dataset.files("test"), rates, files)
                 # The train split is for the comparison of training and test scores.
                 train = dataset.files("train")
             _print_remarks(run_folder, found_models, events)
@@ -127,7 +100,7 @@ def evaluate_files(
             for name, run in metrics["runs"].items():
                 accuracy = run["accuracy"]["value"]
                 run_folder.results.add(f"accuracy of {name} on {events.description} {accuracy:.3f}")
-            # What `_new_events` wrote on the way is not part of the result.
+            # What `new_events` wrote on the way is not part of the result.
             for intermediate in ("features", "events", "keys"):
                 shutil.rmtree(unfinished / intermediate, ignore_errors=True)
             record = {
@@ -201,7 +174,9 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
     return rates_of_run(run_folder.config, upstream), upstream["ingest"].manifest.inputs
 
 
-def _print_remarks(run_folder: RunFolder, models: Sequence[FoundModel], events: _Events) -> None:
+def _print_remarks(
+    run_folder: RunFolder, models: Sequence[FoundModel], events: EvaluatedEvents
+) -> None:
     """Print what limits the results.
 
     Raises:
@@ -220,7 +195,7 @@ def _print_remarks(run_folder: RunFolder, models: Sequence[FoundModel], events: 
 
 
 def _reference(
-    run_folder: RunFolder, dataset: FeatureDataset | None, events: _Events
+    run_folder: RunFolder, dataset: FeatureDataset | None, events: EvaluatedEvents
 ) -> FeatureDataset | None:
     """Return the dataset to train boosted trees on, as a reference beside the networks.
 
@@ -238,193 +213,3 @@ def _reference(
         f"  no boosted trees: the training and validation splits {overlap} of these events"
     )
     return None
-
-
-def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
-    """Ingest new files into a folder, and compute features with the settings of the config.
-
-    It runs the stage `ingest` outside the run folder's versions, then all features without a split.
-    Spark is stopped afterwards.
-
-    Raises:
-        FeatureError: No event passes the selection.
-    """
-    config = run_folder.config
-    samples = _samples(inputs, config)
-    new_config = config.model_copy(update={"samples": samples})
-    # The stage sees no earlier version, so it reads all files and reuses nothing.
-    context = Context(
-        config=new_config,
-        upstream={},
-        current=None,
-        missing=frozenset(),
-        taken_over_parts=frozenset(),
-        inputs=Ingest().find_inputs(new_config, None, run_folder.console),
-        out_dir=folder,
-        data_dir=folder.absolute(),
-        spark=run_folder.spark,
-        console=run_folder.console,
-    )
-    try:
-        for note in _notes_about_rates(new_config, config):
-            context.say(f"note: {note}")
-        # The stage writes the selected events of the files as Parquet, and counts them.
-        ingested = Ingest().run(context)
-        context.say(ingested.summary)
-        generated = generated_samples(samples, ingested.counters)
-        features = _make_features(context, ingested.counters, generated)
-    finally:
-        run_folder.spark.stop()
-    selected = sums_by_sample(features.outputs)
-    for sample, counter in selected["samples"].items():
-        if hint := track_hint(sample, counter):
-            context.say(f"note:{hint}")
-    if not sum_counts(features.outputs).counts["selected"]:
-        raise FeatureError(
-            "--inputs: no event of these files passes the selection. Give more, or others."
-        )
-    rates = _rates_of_new_events(config, generated, ingested.counters, selected)
-    # Keys identify the content of an event, so copies in a training are found.
-    keys = distinct_keys(keys_folder(context.data_dir / "events"))
-    return _Events(", ".join(inputs), features.files, rates, ingested.inputs, keys)
-
-
-def _make_features(
-    context: Context, ingested: Mapping[str, Any], generated: Mapping[str, GeneratedSample]
-) -> Unsplit:
-    """Compute the features of all ingested events on Spark; these are not split.
-
-    Args:
-        context: Folders, config and Spark.
-        ingested: Counters of the stage `ingest`, with the events files as `parts`.
-        generated: The samples before any selection, by name.
-    """
-    features_dir = context.data_dir / "features"
-    features_dir.mkdir()
-    event_files = []
-    for file in ingested["parts"]:
-        # A part without events has no file and an empty name.
-        if file["name"]:
-            path = str(context.data_dir / "events" / file["name"])
-            event_files.append(EventsFile(file["name"], file["sample"], file["digest"], path))
-    num_events = sum(counts["events"] for counts in ingested["samples"].values())
-    spark = context.start_spark()
-    with (
-        context.bar("features", "events") as bar,
-        counted(spark, bar, num_events) as num_events_done,
-    ):
-        return make_unsplit(
-            spark,
-            event_files,
-            generated,
-            context.config.features,
-            context.config.classes,
-            features_dir,
-            event_counter=num_events_done,
-            num_tasks=context.spark.num_tasks,
-        )
-
-
-def _rates_of_new_events(
-    config: Config,
-    generated: Mapping[str, GeneratedSample],
-    ingested: Mapping[str, Any],
-    selected: Mapping[str, Any],
-) -> Rates | None:
-    """Compute the rates of the samples after the selection; None unless all samples have new files.
-
-    The rate of a sample follows from its cross-section and the efficiency of its new events in the
-    cutflow. `ingested` and `selected` are counters of the two stages.
-    """
-    # A sample with `label_by` counts as one sample per class.
-    names = {labelled.name for sample in config.samples for labelled in sample.by_label()}
-    if names != generated.keys():
-        return None
-    # The cutflow gives only efficiencies here, and these are the same for any factor.
-    normalisation = {
-        name: {"factor": 1.0, "stated_sum": sample.stated_sum} for name, sample in generated.items()
-    }
-    steps = cutflow(
-        IngestCounters.model_validate(ingested),
-        FeaturesCounters.model_validate({**selected, "normalisation": normalisation}),
-        config.model_dump(mode="json"),
-    )
-    return rates_of_cutflow(config, steps, config.features)
-
-
-def _notes_about_rates(new_config: Config, config: Config) -> list[str]:
-    """List notes on why weights or rates of the new samples are incomplete.
-
-    Args:
-        new_config: The config with the new samples in the place of its own.
-        config: The config of the run folder.
-    """
-    notes = uncertain_mixtures(new_config.model_dump(mode="json"))
-    new_names = {sample.name for sample in new_config.samples}
-    missing = [sample.name for sample in config.samples if sample.name not in new_names]
-    fixed_sums = [
-        sample.name for sample in config.samples if isinstance(sample.sum_of_weights, float)
-    ]
-    if fixed_sums:
-        notes.append(
-            f"sum_of_weights of {', '.join(fixed_sums)} is a number of other files: new files "
-            "count by their events, and there are no rates. A branch of the files "
-            "(Runs.genEventSumw) would be summed over the new ones."
-        )
-    elif missing and all(sample.cross_section_pb is not None for sample in config.samples):
-        notes.append(
-            f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB)."
-        )
-    return notes
-
-
-def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
-    """Make samples of the arguments of `--inputs`, with the cross-sections of the config.
-
-    Several arguments for a sample of known cross-section are one sample, whose rate they share.
-    Without a cross-section each argument is a sample of its own, `new-<position>`.
-
-    Raises:
-        ConfigError: An argument names no sample, and no class of one sample.
-    """
-    known_samples = _samples_by_name(config)
-    samples: dict[str, SampleSettings] = {}
-    for position, argument in enumerate(inputs, start=1):
-        name, separator, pattern = argument.partition("=")
-        if not separator or name not in known_samples:
-            raise ConfigError(
-                f"--inputs: there is no sample '{name}', and no class of one "
-                f"sample.{nearest(name, known_samples)} Write CLASS=GLOB or SAMPLE=GLOB; `python "
-                "-m pipeline predict` scores files whose classes are unknown."
-            )
-        known_sample = known_samples[name]
-        # Files of unknown cross-section count by their events, each on its own.
-        is_normalised = known_sample.cross_section_pb is not None
-        new_name = known_sample.name if is_normalised else f"new-{position}"
-        earlier_files = samples[new_name].files if new_name in samples else []
-        files = [*earlier_files, expand_path(pattern)]
-        samples[new_name] = known_sample.model_copy(update={"name": new_name, "files": files})
-    return list(samples.values())
-
-
-def _samples_by_name(config: Config) -> dict[str, SampleSettings]:
-    """Return the samples by name, and by the name of each class that has just one sample."""
-    samples = [_without_fixed_sum(sample) for sample in config.samples]
-    by_name = {sample.name: sample for sample in samples}
-    # The name of a class prevails over that of a sample. Files of a sample with `label_by` hold
-    # several classes.
-    for label, class_name in enumerate(config.classes):
-        of_class = [sample for sample in samples if label in sample.labels]
-        if len(of_class) == 1 and not of_class[0].label_by:
-            by_name[class_name] = of_class[0]
-    return by_name
-
-
-def _without_fixed_sum(sample: SampleSettings) -> SampleSettings:
-    """Return the sample, without its cross-section if its sum of weights is a fixed number.
-
-    Such a number belongs to the old files; new files then count by their events.
-    """
-    if isinstance(sample.sum_of_weights, float):
-        return sample.model_copy(update={"cross_section_pb": None, "sum_of_weights": None})
-    return sample

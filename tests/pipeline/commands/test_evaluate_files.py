@@ -20,14 +20,8 @@ from trained_nights import TrainedNights
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.rates import Rates
-from pipeline.commands.evaluate_files import (
-    _Events,
-    _new_events,
-    _notes_about_rates,
-    _reference,
-    _samples,
-    evaluate_files,
-)
+from pipeline.commands.evaluate_files import _reference, evaluate_files
+from pipeline.commands.new_events import EvaluatedEvents, _notes_about_rates, _samples, new_events
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
@@ -51,7 +45,7 @@ def test_leptons_that_lack_their_tracks_are_noted(
     path = write_delphes(tmp_path / "new.root", distinct(rows))
     run_folder, output = run_folder_with_output(tmp_path, features={"particles": False})
 
-    _new_events(run_folder, [f"QCD={path}"], tmp_path)
+    new_events(run_folder, [f"QCD={path}"], tmp_path)
 
     note = "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr"
     assert note in output.getvalue()
@@ -135,7 +129,7 @@ def test_boosted_trees_are_the_reference_only_for_events_that_they_have_not_seen
     dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
     monkeypatch.setattr("pipeline.commands.evaluate_files.count_seen", lambda *_: num_seen)
     run_folder, output = run_folder_with_output(tmp_path, evaluate={"reference": wants_reference})
-    events = _Events("new", dataset.files("test"))
+    events = EvaluatedEvents("new", dataset.files("test"))
 
     reference = _reference(run_folder, dataset, events)
 
