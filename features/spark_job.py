@@ -5,23 +5,18 @@ or reuses their output of earlier versions. It sends only the keys of the events
 which decides the layout (`features.mixing`). The second (`features.mixing_pass`) gathers the rows
 of each row group from the kernels' files.
 
-A second job makes the features of events that are only predicted: no splits, no balancing, no
-mixing.
+`features.unsplit_job` is the job for events that are only predicted.
 """
 
 from __future__ import annotations
 
-import ctypes
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-from pyspark import Accumulator, SparkContext, SparkFiles
+from pyspark import Accumulator, SparkContext
 
 from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset, RowGroup
@@ -43,23 +38,14 @@ from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
 from features.settings import FeatureSettings
+from features.spark_tasks import keep_freed_memory, task_folder
 from hep_core.atomic_files import local_copy
 from hep_core.integrity import file_digest
-from hep_core.plugins import load_from_environment
 from hep_core.storage import file_sizes, is_remote, make_folder
 from ingestion.tally import sums_by_sample
 
 #: Highest number of events that a task mixes, however small they are: more tasks use more cores.
 _EVENTS_PER_TASK: Final = 8192
-#: Highest number of events in a file that is not mixed.
-_UNMIXED_ROWS: Final = 2048
-#: Folder of the kernel outputs of events that are only predicted.
-_KERNELS: Final = ".kernels"
-#: Number of the test split.
-_TEST: Final = SPLITS.index("test")
-#: Numbers of parameters of `mallopt`, from glibc's malloc.h.
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
 
 
 class FeaturesResult(NamedTuple):
@@ -77,15 +63,6 @@ class FeaturesResult(NamedTuple):
     """Histograms of the features of all events."""
     digests: dict[str, str]
     """Digest of the content of each file with a row group; empty for a local file."""
-
-
-class Unsplit(NamedTuple):
-    """The features files and the kernel outputs."""
-
-    files: list[Path]
-    """Features Parquet files, in the format of a test split."""
-    outputs: list[KernelOutput]
-    """Kernel outputs, with the counters of each part."""
 
 
 class _KernelResult(NamedTuple):
@@ -180,7 +157,7 @@ def make_features(
             """Write the row groups of one task, in that task."""
             keep_freed_memory()
             written, histograms = write_groups(
-                groups, files, classes, parquet_dir, _scratch(parquet_dir), stated
+                groups, files, classes, parquet_dir, task_folder(parquet_dir), stated
             )
             mixed_counter.add(sum(group.group.rows for group in written))
             return written, histograms
@@ -256,56 +233,6 @@ def _scalers(written: Sequence[WrittenGroup]) -> dict[str, Any]:
     }
 
 
-def make_unsplit(
-    spark: SparkContext,
-    events_parts: Sequence[EventsFile],
-    samples: Mapping[str, GeneratedSample],
-    settings: FeatureSettings,
-    classes: list[str],
-    out_dir: Path,
-    *,
-    event_counter: Accumulator[int],
-    num_tasks: Callable[[int], int],
-) -> Unsplit:
-    """Make features of all selected events of some parts, in their order, for predictions.
-
-    Each part is one piece of work: a task runs the kernels over it, then writes its events in row
-    groups of the test split. The arguments are those of `make_features`; split, balance and layout
-    of the settings are ignored.
-    """
-    kernels = out_dir / _KERNELS
-    kernels.mkdir()
-    (out_dir / SPLITS[_TEST]).mkdir()
-    factors = physics_factors(samples, settings.integrated_luminosity)
-
-    def run(work: tuple[int, EventsFile]) -> tuple[KernelOutput, list[str]]:
-        """The kernel output of one part, and the names of its features files, in a task."""
-        keep_freed_memory()
-        part_number, events_part = work
-        output = run_kernels(events_part, settings, kernels)
-        event_counter.add(output.counts["events"])
-        file = KernelFile(str(output.path(out_dir)), 0, factors[events_part.sample])
-        events = np.arange(output.counts["selected"])
-        max_rows = min(_UNMIXED_ROWS, rows_in_memory(output.size, len(events)))
-        names = []
-        for start in range(0, len(events), max_rows):
-            # Parts hold a few thousand events, so the file numbers of two parts never collide.
-            file_number = part_number * 10_000_000 + start
-            group = RowGroupPlan(_TEST, file_number, events[start : start + max_rows])
-            (written,), _ = write_groups([group], [file], classes, out_dir)
-            names.append(written.group.file)
-        return output, names
-
-    results = (
-        spark.parallelize(list(enumerate(events_parts)), num_tasks(len(events_parts)))
-        .map(run)
-        .collect()
-    )
-    shutil.rmtree(kernels)
-    files = [out_dir / name for _, names in results for name in names]
-    return Unsplit(files, [output for output, _ in results])
-
-
 def _run_kernels(
     spark: SparkContext,
     events_parts: Sequence[EventsFile],
@@ -339,7 +266,7 @@ def _run_kernels(
 
     def local_rows(output: KernelOutput) -> Path:
         """The file of an output, or on object storage its local copy."""
-        return local_copy(output.path(kernels.parent), _scratch(kernels))
+        return local_copy(output.path(kernels.parent), task_folder(kernels))
 
     # One list of all files is faster than a request for each, on object storage.
     sizes = file_sizes(kernels.parent)
@@ -358,29 +285,6 @@ def _run_kernels(
         if earlier_output is not None and not result.is_reused
     ]
     return results, damaged
-
-
-def _scratch(folder: Path) -> Path:
-    """The folder of this host, in a task, for copies of files from a `folder` on object storage.
-
-    Spark removes it at its end. For a local `folder` the result has no use.
-    """
-    return Path(SparkFiles.getRootDirectory() if is_remote(folder) else "")
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep freed memory of NumPy and Arrow, instead of returning it to the system.
-
-    A row group takes a few hundred MB of short-lived arrays. The page faults of new memory for each
-    cost a tenth of the time from ROOT to features (measured: 42 faults per event, 100 to 150 us of
-    system time; with this 0.4 and 40 us). Without glibc nothing changes.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        # Memory below 1 GiB comes from the heap, which shrinks only above 2 GiB of free memory.
-        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
-        pa.set_memory_pool(pa.system_memory_pool())
 
 
 def track_hint(sample: str, counter: Mapping[str, int]) -> str:
@@ -410,7 +314,3 @@ def _require_selected_events(outputs: Sequence[KernelOutput]) -> None:
             "Loosen features.min_lepton_pt or features.max_lepton_isolation, or check the files."
             f"{track_hint(sample, counter)}"
         )
-
-
-# Spark's workers begin with this module, so this call loads the plugins in them.
-load_from_environment()

@@ -21,8 +21,7 @@ give the rest; all have defaults, and none changes the graph:
     HEP_PIPELINE_CONFIG     default of the parameter `config`; default: demo
     HEP_PIPELINE_TRACK      default of the parameter `track`, yes or no; default: no
     HEP_PIPELINE_KEEP       default of the parameter `keep`; default: none, nothing is removed
-    HEP_PIPELINE_SCHEDULE   cron expression or preset, in UTC; default: @daily;
-                            "none" for runs by hand only
+    HEP_PIPELINE_SCHEDULE   cron expression or preset in UTC, or "none"; default: @daily
     HEP_PIPELINE_CPU_POOL   existing pool of all tasks but the training; default: default_pool
     HEP_PIPELINE_GPU_POOL   existing pool of the training; default: default_pool
 
@@ -68,8 +67,7 @@ TASKS: Final = (
     Task(
         "simulate",
         ("--if-wanted", "--exit-code"),
-        "Makes events; skipped unless the config names processes, and in a backfill: such events "
-        "have no day.",
+        "Makes events; skipped in a backfill, and unless the config names processes.",
     ),
     Task("ingest", ("--exit-code",), "Waits for files, then reads those that are new or changed."),
     Task("features", ("--exit-code",), "Computes, splits and mixes the features."),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile
-from features.spark_job import Unsplit, make_unsplit, track_hint
+from features.spark_job import track_hint
+from features.unsplit_job import Unsplit, make_unsplit
 from hep_core.paths import expand_path
 from ingestion.copies import UInt64s
 from ingestion.range_output import keys_folder

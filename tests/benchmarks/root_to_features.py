@@ -34,7 +34,8 @@ from features.kernels import build_features
 from features.mixing_pass import PickedRows, gather_rows, write_group
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
-from features.spark_job import keep_freed_memory, make_features
+from features.spark_job import make_features
+from features.spark_tasks import keep_freed_memory
 from ingestion.file_info import FileInfo
 from ingestion.files import expand, inventory
 from ingestion.known_layouts import LAYOUTS, BranchLayout

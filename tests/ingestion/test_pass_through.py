@@ -23,7 +23,7 @@ from spark_in_process import InProcessSpark
 from features.kernel_pass import EventsFile
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
-from features.spark_job import make_unsplit
+from features.unsplit_job import make_unsplit
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.files import inventory
 from ingestion.reader import read_events

@@ -27,7 +27,8 @@ from features.matrices import hlf_array, model_inputs
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import FeatureSettings
-from features.spark_job import FeaturesResult, Unsplit, make_features, make_unsplit
+from features.spark_job import FeaturesResult, make_features
+from features.unsplit_job import Unsplit, make_unsplit
 from hep_core.input_errors import DamagedFileError
 from ingestion.file_info import FileInfo
 from ingestion.files import expand, inventory
