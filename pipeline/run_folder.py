@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import tenacity
 from rich.console import Console
 
 from hep_core.integrity import DamagedOutputError
 from hep_core.storage import as_path
-from ingestion.settings import SampleSettings
 from pipeline.config import Config
-from pipeline.configuration.contradictions import simulated_processes
 from pipeline.errors import (
     FolderInUseError,
     MachineError,
@@ -26,7 +23,6 @@ from pipeline.errors import (
 from pipeline.machine.doctor import Finding, Need, examine, render
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.notifier import Notifier
-from pipeline.runs.counters import SimulateCounters, SimulatedProcess
 from pipeline.runs.lock import locked
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
@@ -35,6 +31,7 @@ from pipeline.runs.outputs import suspect_files
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
 from pipeline.runs.version import Version
+from pipeline.simulated_samples import with_simulated_samples
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES, content_read
 
@@ -308,53 +305,6 @@ class RunFolder:
     def note(self, text: str) -> None:
         """Print an indented note without markup."""
         self.say(f"  note: {text}")
-
-
-def with_simulated_samples(config: Config) -> Config:
-    """Return a config in which names of simulated samples (`simulate://`) are replaced.
-
-    Such a sample gets the paths of the ROOT files that the stage `simulate` wrote, and the
-    cross-section of the simulation unless the config states one. Without a readable output of
-    `simulate`, the config is returned as it is.
-    """
-    if not any(simulated_processes(sample) for sample in config.samples):
-        return config
-    try:
-        version = StageStore(config.run_dir, "simulate").current()
-        if version is None:
-            return config
-        simulated = version.counters(SimulateCounters).processes
-    except RunFolderError:
-        # The command that needs the damaged version names it.
-        return config
-    samples = []
-    for sample in config.samples:
-        processes = simulated_processes(sample)
-        if processes and processes[0] in simulated:
-            process = processes[0]
-            files = f"{glob.escape(str(version.folder))}/{process}/*.root"
-            samples.append(_simulated_sample(sample, files, simulated[process]))
-        else:
-            samples.append(sample)
-    return config.model_copy(update={"samples": samples})
-
-
-def _simulated_sample(
-    sample: SampleSettings, files: str, process: SimulatedProcess
-) -> SampleSettings:
-    """Return a sample with the files of its simulated process, and with its cross-section.
-
-    Args:
-        sample: The sample in the config. A cross-section or an error there prevails.
-        files: Glob pattern of the simulated files.
-        process: The cross-section [pb] of the simulation, with its error.
-    """
-    changes: dict[str, Any] = {"files": [files]}
-    if sample.cross_section_pb is None:
-        error = sample.cross_section_error_pb or process.cross_section_error_pb
-        changes["cross_section_pb"] = process.cross_section_pb
-        changes["cross_section_error_pb"] = error
-    return sample.model_copy(update=changes)
 
 
 def _check_sources(

@@ -19,7 +19,7 @@ from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.run_folder import with_simulated_samples
+from pipeline.simulated_samples import with_simulated_samples
 from pipeline.stages.base import Part
 
 _MISSING = [name for name in ("pythia8mc", "fastjet") if find_spec(name) is None]
