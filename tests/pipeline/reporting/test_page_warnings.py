@@ -9,7 +9,7 @@ import pytest
 from example_versions import counters, example_versions, page_of
 
 from pipeline.reporting.origin import BUNDLED
-from pipeline.reporting.page import warnings
+from pipeline.reporting.page_warnings import warnings
 from pipeline.runs.manifest import Acceptance
 
 
