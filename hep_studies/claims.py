@@ -19,7 +19,7 @@ from hep_studies.tables import markdown_table
 from hep_studies.verdicts import verdict_of
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import MissingInputError
-from pipeline.terminal.tables import evaluation_tables
+from pipeline.terminal.evaluation_tables import evaluation_tables
 
 _PAGE: Final = "claims.md"
 #: A classifier is behind the best if their difference is more than this number of errors.

@@ -23,8 +23,8 @@ from pipeline.stages.data_events import data_file_records, find_data_files, scor
 from pipeline.stages.evaluation_task import task_of_run
 from pipeline.stages.input_files import files_read, identities
 from pipeline.stages.shifted_events import shifted_test_events
+from pipeline.terminal.evaluation_tables import evaluation_tables
 from pipeline.terminal.progress import Bar
-from pipeline.terminal.tables import evaluation_tables
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from example_versions import REPORT, Page, counters, example_versions, page_of
 from pipeline.reporting.page import render
 from pipeline.runs.manifest import Acceptance
 from pipeline.runs.version import Version
-from pipeline.terminal.tables import evaluation_tables
+from pipeline.terminal.evaluation_tables import evaluation_tables
 
 #: Ends an attribute and a tag, then tries to run.
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}{% endif %}]]>"

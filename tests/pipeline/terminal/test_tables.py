@@ -11,14 +11,9 @@ from rich.console import Console
 
 from models.evaluation.intervals import Efficiency
 from pipeline.reporting.cutflow import Step, Yield
+from pipeline.terminal.evaluation_tables import evaluation_tables
 from pipeline.terminal.grid import Grid
-from pipeline.terminal.tables import (
-    cutflow_table,
-    evaluation_tables,
-    export_table,
-    rank_table,
-    search_table,
-)
+from pipeline.terminal.tables import cutflow_table, export_table, rank_table, search_table
 from training.gridsearch.results import Cost, Score
 from training.gridsearch.settings import Trial
 
