@@ -27,7 +27,8 @@ from typing_extensions import override
 from hep_studies.simulator.costs import ROUND_TRIPS, Network, NicQueues
 from hep_studies.simulator.virtual_time import VirtualBackground, VirtualClock, VirtualLock
 from training.transports.basics import ExchangeCounts, Vector, is_finite
-from training.transports.parameter_server import Answer, Layout, ParameterServer, Push, Rule
+from training.transports.parameter_server import Layout, ParameterServer
+from training.transports.pushes import Answer, Push, Rule
 from training.transports.transport import SharedVector
 
 

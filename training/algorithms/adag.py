@@ -18,7 +18,7 @@ from training.algorithms.base import Counters, Worker
 from training.algorithms.method import algorithm
 from training.algorithms.server import WindowSettings, server_traits
 from training.transports.basics import Vector
-from training.transports.parameter_server import Shard
+from training.transports.pushes import Shard
 
 
 class AdagSettings(WindowSettings):

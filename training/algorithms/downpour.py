@@ -14,7 +14,7 @@ from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.method import algorithm
 from training.algorithms.server import WindowAlgorithm, WindowSettings, server_traits
 from training.transports.basics import Vector
-from training.transports.parameter_server import Shard
+from training.transports.pushes import Shard
 
 
 class DownpourSettings(WindowSettings):

@@ -12,7 +12,7 @@ from typing_extensions import override
 from training.algorithms.method import algorithm
 from training.algorithms.server import WindowAlgorithm, WindowSettings, server_traits
 from training.transports.basics import Vector
-from training.transports.parameter_server import Shard
+from training.transports.pushes import Shard
 
 
 class DynSgdSettings(WindowSettings):

@@ -18,7 +18,8 @@ from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.method import Traits, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
 from training.transports.basics import Vector, is_finite
-from training.transports.parameter_server import Layout, ParameterServer, Shard
+from training.transports.parameter_server import Layout, ParameterServer
+from training.transports.pushes import Shard
 
 
 class ElasticSettings(ServerSettings):

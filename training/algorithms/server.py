@@ -19,7 +19,8 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import HostNetworkSettings, Traits
 from training.transports.basics import Vector, is_finite
-from training.transports.parameter_server import Layout, ParameterServer, Push, Rule, Shard
+from training.transports.parameter_server import Layout, ParameterServer
+from training.transports.pushes import Push, Rule, Shard
 
 
 def server_traits(title: str) -> Traits:

@@ -20,14 +20,8 @@ from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.method import TransportOptions, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
 from training.transports.basics import Vector
-from training.transports.parameter_server import (
-    ALL_SHARDS,
-    Layout,
-    Push,
-    Rule,
-    Shard,
-    ShardSelection,
-)
+from training.transports.parameter_server import Layout
+from training.transports.pushes import ALL_SHARDS, Push, Rule, Shard, ShardSelection
 
 #: Number of elements in the sample that gives the threshold; the exact one takes as long as a sort.
 _SAMPLE_SIZE: Final = 100_000

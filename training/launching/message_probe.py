@@ -17,7 +17,7 @@ import numpy as np
 
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import Shard, ShardSelection
+from training.transports.pushes import Shard, ShardSelection
 
 ALL_REDUCE: Final = "all-reduce"
 PUSH: Final = "push"

@@ -15,13 +15,8 @@ from contextlib import contextmanager
 from typing_extensions import override
 
 from training.transports.basics import ExchangeCounts, Vector
-from training.transports.parameter_server import (
-    ALL_SHARDS,
-    ParameterServer,
-    Push,
-    Rule,
-    ShardSelection,
-)
+from training.transports.parameter_server import ParameterServer
+from training.transports.pushes import ALL_SHARDS, Push, Rule, ShardSelection
 from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
 
 Waiting = Transport | SharedVector | ParameterServer

@@ -12,7 +12,8 @@ from training.loop.metering import Meter, MeteredTransport
 from training.transports import kernels
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import ParameterServer, Shard
+from training.transports.parameter_server import ParameterServer
+from training.transports.pushes import Shard
 
 Span = tuple[float, float]
 

@@ -12,7 +12,7 @@ import numpy as np
 from training.transports import kernels
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import Shard, ShardSelection
+from training.transports.pushes import Shard, ShardSelection
 
 
 def break_connections(averages: int, nap: float) -> dict[str, Any]:

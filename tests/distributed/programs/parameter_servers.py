@@ -12,12 +12,8 @@ import numpy as np
 
 from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import (
-    ALL_SHARDS,
-    ParameterServer,
-    Shard,
-    ShardSelection,
-)
+from training.transports.parameter_server import ParameterServer
+from training.transports.pushes import ALL_SHARDS, Shard, ShardSelection
 
 
 def pulled(server: ParameterServer, size: int) -> list[float]:

@@ -13,7 +13,8 @@ from hep_studies.simulator.transport import SimNetwork
 from hep_studies.simulator.virtual_time import VirtualClock
 from training.loop.metering import Meter, MeteredTransport
 from training.transports.basics import Vector
-from training.transports.parameter_server import ParameterServer, Shard, ShardSelection
+from training.transports.parameter_server import ParameterServer
+from training.transports.pushes import Shard, ShardSelection
 from training.transports.transport import Transport
 
 LATENCY, BANDWIDTH = 1e-3, 1e5

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from training.transports.basics import Vector, run_now
-from training.transports.parameter_server import Layout, ParameterServer, Shard, ShardSelection
+from training.transports.parameter_server import Layout, ParameterServer
+from training.transports.pushes import Shard, ShardSelection
 from training.transports.transport import Transport
 
 

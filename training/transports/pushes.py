@@ -1,0 +1,85 @@
+"""Pushes to the shards of a shared vector: what they change, and what they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from training.transports.basics import Vector
+
+
+@dataclass(slots=True)
+class Shard:
+    """A shard, or some elements of it, as a rule sees it during a push.
+
+    A rule changes the arrays in place; the server then writes them back.
+    """
+
+    index: int
+    """Number of the shard, from 0."""
+    clock: int
+    """Number of its pushes before this one, but for those that do not count."""
+    elements: slice
+    """Where its elements are in the worker's arrays: in a whole vector, or in the values at the
+    push's indices."""
+    vector: Vector
+    """The shard's elements of the vector, or its values at the push's indices."""
+    moments: Vector
+    """(num_moments, n): what the rules store for each element of `vector`."""
+    counts: bool = True
+    """Whether the clock counts this push; a rule changes it."""
+
+
+Rule = Callable[[Shard], None]
+"""What a push does: it changes a shard's arrays in place, and may copy them.
+
+It is called for one shard after the other.
+"""
+
+
+Answer = Callable[[slice, Vector], int]
+"""Reads a whole shard after a push, given where its elements are in the vector, and the elements.
+
+It returns the bytes that a server process would send for what it reads.
+"""
+
+
+class ShardSelection(NamedTuple):
+    """The shards and elements that a rule sees and changes, and so what travels."""
+
+    shard: int | None = None
+    """The shard; None: all."""
+    indices: Vector | None = None
+    """Elements of the vector, in ascending order, of type int32 or int64; None: all."""
+    answer: Answer | None = None
+    """Sees all elements of each shard after the rule, under the same lock; None: nobody does. The
+    worker reads the whole shard for this, since no server process makes the answer."""
+
+
+ALL_SHARDS: Final = ShardSelection()
+
+
+class Push(NamedTuple):
+    """A finished push, with the clocks of the shards that it tried to change, in their order.
+
+    The clock of a shard is the number of pushes that have changed it.
+    """
+
+    clocks_before: Vector
+    """(num_selected_shards,) number of pushes to each shard before this one."""
+    clocks_after: Vector
+    """Number of pushes including this one; as before where the push was refused, or does not
+    count."""
+    is_accepted: bool
+    """Whether no shard refused it."""
+
+    def staleness(self, pulled_clocks: Vector) -> list[int]:
+        """Return, for each shard that counted this push, the pushes by others since some clocks.
+
+        `pulled_clocks`: the clocks of the same shards when this worker copied them, with no push of
+        its own since.
+        """
+        is_counted = self.clocks_after > self.clocks_before
+        staleness: list[int] = (self.clocks_before - pulled_clocks)[is_counted].tolist()
+        return staleness
