@@ -74,30 +74,39 @@ def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArra
 
 
 def _cluster_bytes(fields: Sequence[Any]) -> list[int]:
-    """Uncompressed bytes of some fields of an RNTuple in each of its clusters.
+    """Return the uncompressed bytes of some fields of an RNTuple in each of its clusters.
 
     A cluster is a block of entries. A field has columns, and a column has pages in each cluster.
-    The bytes are the numbers of elements of all pages, times the size of an element.
+    The bytes of a page are its number of elements times the size of an element.
+    """
+    ntuple = fields[0].ntuple
+    element_bytes = _element_bytes(fields)
+    bytes_of_clusters = []
+    for columns in ntuple.page_link_list:
+        num_bytes = 0
+        # The last columns may be missing in clusters that were written before they were added.
+        for record, column in zip(ntuple.column_records, columns, strict=False):
+            num_elements = sum(page.num_elements for page in column.pages)
+            num_bytes += num_elements * element_bytes.get(record.field_id, 0)
+        bytes_of_clusters.append(num_bytes)
+    return bytes_of_clusters
+
+
+def _element_bytes(fields: Sequence[Any]) -> dict[int, int]:
+    """Return the size of an element [bytes] of some fields of an RNTuple, by number of the field.
+
+    A field may have several columns of the same type, one for each encoding.
     """
     ntuple = fields[0].ntuple
     form, _ = ntuple.to_akform(filter_name=[field.path for field in fields])
-    buffers = form.expected_from_buffers(buffer_key="{form_key}")
-    # A field may have other columns in some clusters, and none in those written before it was
-    # added.
-    item_bytes = {}
-    for name, dtype in buffers.items():
-        # The names of buffers contain `column-NUMBER`.
-        if "column-" in name:
-            record = ntuple.column_records[int(name.split("-")[1])]
-            item_bytes[record.field_id] = dtype.itemsize
-    cluster_bytes = []
-    for columns in ntuple.page_link_list:
-        num_bytes = 0
-        for record, column in zip(ntuple.column_records, columns, strict=False):
-            num_items = sum(page.num_elements for page in column.pages)
-            num_bytes += item_bytes.get(record.field_id, 0) * num_items
-        cluster_bytes.append(num_bytes)
-    return cluster_bytes
+    dtypes = form.expected_from_buffers(buffer_key="{form_key}")
+    element_bytes = {}
+    for buffer_name, dtype in dtypes.items():
+        # Names of buffers contain `column-NUMBER`, if a column fills them.
+        if "column-" in buffer_name:
+            column_number = int(buffer_name.split("-")[1])
+            element_bytes[ntuple.column_records[column_number].field_id] = dtype.itemsize
+    return element_bytes
 
 
 def chunk_edges(

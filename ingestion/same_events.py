@@ -70,41 +70,54 @@ def directions(
 
 
 def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
-    """The pairs of events that are the same by their run, block and event numbers.
+    """Return the pairs of events that are the same by their run, block and event numbers.
 
-    Within a file, two events are the same if they share numbers and direction. In two files, if at
-    least half of the events that share numbers also share the direction, the files hold the same
-    events. Then all pairs of shared numbers count, also those of other directions.
+     1. Near pairs share numbers and direction. Those within a file hold the same event.
+     2. Two files with near pairs hold the same events if at least half of the events that share
+        numbers are near. Events without a direction do not count in the half.
+     3. Then all pairs of shared numbers of the two files hold the same event, whatever their
+        directions.
 
-    `events` (num_events,) have the type `STORED`. `files` (num_events,) is the number of the file
-    of each event, in increasing order.
+    Args:
+        files: (num_events,) number of the file of each event, in increasing order.
+        events: (num_events,) of the type `STORED`.
     """
-    # A key of 0 means that the event has no numbers.
-    rows = np.flatnonzero(events["numbers"])
-    # A number that many events of a file share does not identify an event.
-    rows = rows[_is_rare(files[rows], events["numbers"][rows])]
+    rows = _identified_rows(files, events)
     near = _near_pairs(rows, events)
     if not len(near.first):
         return near
-    results = [Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    for first_file, second_file, near_pairs in _by_files(near, files):
-        # Within one file, the pairs of equal numbers and directions are the copies.
+    no_rows = np.zeros(0, np.int64)
+    results = [Pairs(no_rows, no_rows)]
+    for first_file, second_file, near_of_files in _by_files(near, files):
         if first_file == second_file:
-            results.append(near_pairs)
+            results.append(near_of_files)
             continue
-        # Of two files, the pairs of equal directions are compared with all pairs of equal numbers.
         shared = _shared_numbers(
             _rows_of_file(first_file, rows, files), _rows_of_file(second_file, rows, files), events
         )
-        # Events without a direction cannot be compared, so they do not count in the half.
-        eta = events["eta"]
-        has_directions = np.isfinite(eta[shared.first]) & np.isfinite(eta[shared.second])
-        if 2 * len(near_pairs.first) >= has_directions.sum():
+        is_comparable = _has_direction(events[shared.first]) & _has_direction(events[shared.second])
+        if 2 * len(near_of_files.first) >= is_comparable.sum():
             results.append(shared)
     return Pairs(
         np.concatenate([pairs.first for pairs in results]),
         np.concatenate([pairs.second for pairs in results]),
     )
+
+
+def _identified_rows(files: Integers, events: NDArray[Any]) -> Integers:
+    """Return the rows of events whose numbers identify them in their file.
+
+    An event without numbers has a key of 0. A number that many events of a file share identifies
+    none of them.
+    """
+    rows = np.flatnonzero(events["numbers"])
+    return rows[_is_rare(files[rows], events["numbers"][rows])]
+
+
+def _has_direction(events: NDArray[Any]) -> NDArray[np.bool_]:
+    """(num_events,) whether an event has a lepton or jet, and so a direction."""
+    has_direction: NDArray[np.bool_] = np.isfinite(events["eta"]) & np.isfinite(events["phi"])
+    return has_direction
 
 
 def _by_files(pairs: Pairs, files: Integers) -> Iterator[tuple[int, int, Pairs]]:
@@ -145,24 +158,36 @@ def _is_rare(files: Integers, numbers: UInt64s) -> NDArray[np.bool_]:
 
 
 def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
-    """Pairs of events of the same number whose directions agree within `_SAME_DIRECTION`.
+    """Return the pairs of events of the same number whose directions agree.
 
-    The rows are sorted by number, then eta; only neighbours in this order are compared.
+     1. Leave out events without a direction.
+     2. Sort the others by number, and those of one number by eta.
+     3. Compare each event with the next one in this order.
+
+    Args:
+        rows: Rows of the events to compare.
+        events: (num_events,) of the type `STORED`.
     """
-    has_direction = np.isfinite(events["eta"]) & np.isfinite(events["phi"])
-    rows = rows[has_direction[rows]]
-    rows = rows[np.lexsort((rows, events["eta"][rows], events["numbers"][rows]))]
-    lower, upper = rows[:-1], rows[1:]
-    has_same_number = events["numbers"][lower] == events["numbers"][upper]
-    delta_eta = np.abs(events["eta"][lower] - events["eta"][upper])
-    phi = events["phi"].astype(np.float64)
-    delta_phi = np.abs(phi[lower] - phi[upper]) % (2 * np.pi)
+    rows = rows[_has_direction(events[rows])]
+    order = np.lexsort((rows, events["eta"][rows], events["numbers"][rows]))
+    rows = rows[order]
+    this_row, next_row = rows[:-1], rows[1:]
+    has_same_number = events["numbers"][this_row] == events["numbers"][next_row]
+    pairs = Pairs(this_row[has_same_number], next_row[has_same_number])
+    is_near = _has_same_direction(events[pairs.first], events[pairs.second])
+    first, second = pairs.first[is_near], pairs.second[is_near]
+    return Pairs(np.minimum(first, second), np.maximum(first, second))
+
+
+def _has_same_direction(events: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
+    """(num_pairs,) whether eta and phi of two events each differ by less than `_SAME_DIRECTION`."""
+    delta_eta = np.abs(events["eta"] - others["eta"])
+    azimuth, other_azimuth = events["phi"].astype(np.float64), others["phi"].astype(np.float64)
     # Azimuths are periodic: the smaller of both arcs between them is the difference.
-    delta_phi = np.minimum(delta_phi, 2 * np.pi - delta_phi)
-    is_near = (delta_eta < _SAME_DIRECTION) & (delta_phi < _SAME_DIRECTION)
-    is_same = has_same_number & is_near
-    lower, upper = lower[is_same], upper[is_same]
-    return Pairs(np.minimum(lower, upper), np.maximum(lower, upper))
+    arc = np.abs(azimuth - other_azimuth) % (2 * np.pi)
+    delta_phi = np.minimum(arc, 2 * np.pi - arc)
+    is_same: NDArray[np.bool_] = (delta_eta < _SAME_DIRECTION) & (delta_phi < _SAME_DIRECTION)
+    return is_same
 
 
 def mix_bits(state: UInt64s) -> UInt64s:
