@@ -29,8 +29,12 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream: int) -> UInt64s:
     """Hash events to 64 well mixed bits each, (num_events,).
 
-    Three rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) mix the stream with the first
-    half of the UUID, then the second half, then the entry.
+    With `mix`, the finaliser of SplitMix64 (Steele, Lea, Flood 2014), and g = 2^64 / golden ratio,
+    all modulo 2^64:
+
+        state = mix(first half of the UUID + stream * g)
+        state = mix(state xor second half of the UUID)
+        hash = mix(state + entry * g)
 
     Args:
         file_uuids: (num_events,) as text.
@@ -44,14 +48,22 @@ def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream:
         '0xc38ea6ceac3abf16'
     """
     # Each UUID is parsed and mixed once; `file_index` is the index of the file of each event.
-    texts, file_index = np.unique(np.asarray(file_uuids, dtype=str), return_inverse=True)
-    halves = np.empty((len(texts), 2), dtype=np.uint64)
-    for row, text in enumerate(texts):
-        halves[row] = divmod(uuid.UUID(str(text)).int, 1 << 64)
+    unique_uuids, file_index = np.unique(np.asarray(file_uuids, dtype=str), return_inverse=True)
+    first_halves, second_halves = _uuid_halves(unique_uuids.tolist())
+    # Sums and products overflow on purpose.
     with np.errstate(over="ignore"):
-        file_hash = _mix(halves[:, 0] + np.uint64(stream) * _GOLDEN)
-        file_hash = _mix(file_hash ^ halves[:, 1])
-        return _mix(file_hash[file_index] + entries.astype(np.uint64) * _GOLDEN)
+        file_state = _mix(first_halves + np.uint64(stream) * _GOLDEN)
+        file_state = _mix(file_state ^ second_halves)
+        event_state = file_state[file_index] + entries.astype(np.uint64) * _GOLDEN
+        return _mix(event_state)
+
+
+def _uuid_halves(uuids: Sequence[str]) -> tuple[UInt64s, UInt64s]:
+    """Return the upper and the lower 64 bits of UUIDs, (num_uuids,) each."""
+    halves = np.zeros((len(uuids), 2), np.uint64)
+    for row, text in enumerate(uuids):
+        halves[row] = divmod(uuid.UUID(text).int, 1 << 64)
+    return halves[:, 0], halves[:, 1]
 
 
 def uniform(hashes: UInt64s) -> NDArray[np.float64]:
