@@ -74,13 +74,12 @@ def reasons_to_run(recorded: Fingerprint, current: Fingerprint) -> list[str]:
         >>> reasons_to_run(old, Fingerprint({}, {"features.isolation_cone": 0.4}, {}))
         ['config features.isolation_cone changed (0.3 -> 0.4)']
     """
-    reasons = _changed_inputs(recorded.inputs, current.inputs)
-    for key in sorted(current.config.keys() | recorded.config.keys()):
-        old, new = recorded.config.get(key, "not set"), current.config.get(key, "not set")
-        if old != new:
-            reasons.append(f"config {key} changed ({_short(old)} -> {_short(new)})")
-    reasons += [f"code of {module} changed" for module in changed_code(recorded, current)]
-    return reasons + _reasons_of_parts(recorded.parts, current.parts)
+    return [
+        *_changed_inputs(recorded.inputs, current.inputs),
+        *_changed_config(recorded.config, current.config),
+        *[f"code of {module} changed" for module in changed_code(recorded, current)],
+        *_reasons_of_parts(recorded.parts, current.parts),
+    ]
 
 
 def _changed_inputs(recorded: dict[str, Input], current: dict[str, Input]) -> list[str]:
@@ -101,6 +100,17 @@ def _changed_inputs(recorded: dict[str, Input], current: dict[str, Input]) -> li
         *sorted(f"input removed: {recorded[identity].name}" for identity in removed),
         *sorted(f"input changed: {current[identity].name}" for identity in changed),
     ]
+
+
+def _changed_config(recorded: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """Return phrases about the config keys whose values differ, by key."""
+    reasons = []
+    for key in sorted(current.keys() | recorded.keys()):
+        old_value = recorded.get(key, "not set")
+        new_value = current.get(key, "not set")
+        if old_value != new_value:
+            reasons.append(f"config {key} changed ({_short(old_value)} -> {_short(new_value)})")
+    return reasons
 
 
 def changed_code(recorded: Fingerprint, current: Fingerprint) -> list[str]:
