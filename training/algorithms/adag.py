@@ -69,14 +69,14 @@ class Adag(Agn):
         return scale * super().server_update(change, shard)
 
     @override
-    async def send(self, change: Vector) -> bool:
-        """Push a change; it is scaled here instead of by the server with `scaling: worker`.
+    async def push_window(self, change: Vector) -> bool:
+        """Push a change; the server scales it or, with `scaling: worker`, this worker.
 
-        The worker then pulls, scales by what it sees, pushes without a copy of the result, and
-        continues from what it pulled. `change` is scaled in place.
+        A worker that scales pulls, scales the change in place by how far the server has moved since
+        the window began, and pushes it. It continues from what it pulled, without its own push.
         """
         if not self._worker_scales:
-            return await super().send(change)
+            return await super().push_window(change)
         np.copyto(self._window_start, self.pulled)
         # The staleness counts from the start of the window, not from the pull that follows.
         clocks_at_start = self.pulled_clocks
@@ -91,8 +91,7 @@ class Adag(Agn):
 
         push = await self.server.push(add)
         self.staleness.update(push.staleness(clocks_at_start))
-        # The worker continues from the server without its own push, which must not make the next
-        # one stale.
+        # Its own push must not make the worker's next one stale.
         self.pulled_clocks += push.clocks_after - push.clocks_before
         return True
 

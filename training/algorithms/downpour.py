@@ -65,11 +65,12 @@ class Downpour(WindowAlgorithm):
             await self.end_window()
 
     @override
-    async def send(self, change: Vector) -> bool:
+    async def push_window(self, change: Vector) -> bool:
         """Push a change; before the end of a zealous window, only if nobody is at the server."""
-        if self.steps_in_window < self._local_steps:
-            return await self.try_push(self.adding(change))
-        return await super().send(change)
+        window_is_full = self.steps_in_window >= self._local_steps
+        if not window_is_full:
+            return await self.try_push(self.rule_to_add(change))
+        return await super().push_window(change)
 
     @override
     def server_update(self, change: Vector, shard: Shard) -> Vector:

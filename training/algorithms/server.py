@@ -322,19 +322,19 @@ class WindowAlgorithm(ServerAlgorithm):
             await self.pull()
         elif not self.gradients_in_window:
             await self.pull()
-        elif not await self.send(change):
+        elif not await self.push_window(change):
             return
         self.begin_window()
 
-    async def send(self, change: Vector) -> bool:
-        """Push a change; return False if the push is put off, so that the window continues.
+    async def push_window(self, change: Vector) -> bool:
+        """Push the change of a window; return False if the push is put off.
 
-        This class never puts a push off.
+        The window then continues. This class never puts a push off.
         """
-        await self.push(self.adding(change))
+        await self.push(self.rule_to_add(change))
         return True
 
-    def adding(self, change: Vector) -> Rule:
+    def rule_to_add(self, change: Vector) -> Rule:
         """Return the rule that adds this worker's change to the server."""
 
         def add(shard: Shard) -> None:
