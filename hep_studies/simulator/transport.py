@@ -146,8 +146,11 @@ class SimNetwork:
     ) -> Generator[Register, None, float]:
         """Take part in a collective operation, whose result replaces the content of the vector.
 
-        All workers take part in all operations, in the same order. Each suspends its task here. The
-        last one to arrive computes the result, and schedules that all resume when it is there.
+        All workers take part in all operations, in the same order.
+
+         1. The worker adds its vector to the operation.
+         2. The last worker computes the result, and when all get it.
+         3. Each worker suspends its task until then.
 
         Args:
             rank: The worker.
@@ -160,21 +163,26 @@ class SimNetwork:
         Returns:
             The time until the last worker arrived [s].
         """
-        if index not in self._collectives:
-            self._collectives[index] = Collective(name)
-        collective = self._collectives[index]
+        arrival = self.clock.now
+        collective = self._collectives.setdefault(index, Collective(name))
         if collective.name != name:
             raise AssertionError(f"rank {rank} is in {name}, other ranks are in {collective.name}")
-        arrival = self.clock.now
         collective.vectors[rank] = vector
-        if len(collective.vectors) == self.world_size:
+
+        is_last = len(collective.vectors) == self.world_size
+        if is_last:
             # The next operation may have the same index.
             del self._collectives[index]
             collective.last_arrival = arrival
-            seconds, result = finish([collective.vectors[peer] for peer in range(self.world_size)])
+            vectors_by_rank = [collective.vectors[peer] for peer in range(self.world_size)]
+            seconds, result = finish(vectors_by_rank)
             self.clock.at(arrival + seconds, partial(collective.resume_all, result))
-        # Suspends this worker; the clock passes its task to the function, which keeps it.
-        yield partial(collective.tasks.__setitem__, rank)
+
+        def keep_task(task: VirtualTask) -> None:
+            """Keep the suspended task of this worker, which the clock passes."""
+            collective.tasks[rank] = task
+
+        yield keep_task
         return collective.last_arrival - arrival
 
     def all_reduce(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
