@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from hep_studies.classifier_section import classifier_section
 from hep_studies.nested_values import form_of
 from hep_studies.pages import render, render_claims
 from hep_studies.study import FOLDER, PRESENTATION_KEYS, StudySettings
 from hep_studies.study_result import PACKED_FILE, RESULT_FILE, StudyResult, read_study_result
-from hep_studies.tables import markdown_table
-from hep_studies.verdicts import verdict_of
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import MissingInputError
-from pipeline.terminal.evaluation_tables import evaluation_tables
 
 _PAGE: Final = "claims.md"
-#: A classifier is behind the best if their difference is more than this number of errors.
-_SIGNIFICANT_ERRORS: Final = 2
-#: Half of the width of a 95 % interval of a normal distribution, in standard errors.
-_INTERVAL_ERRORS: Final = 1.96
-#: The source would see no difference between areas below ROC curves that differ by less.
-_SIMILAR_AREAS: Final = 0.005
 
 
 def write_claims(folder: Path, out: Path) -> Path:
@@ -59,7 +49,7 @@ def write_claims(folder: Path, out: Path) -> Path:
     evaluations = []
     for path in sorted(folder.glob("*/metrics.json")):
         metrics = json.loads(path.read_text(encoding="utf-8"))
-        evaluations.append(_evaluation_section(metrics))
+        evaluations.append(classifier_section(metrics))
     options = ["--claims", str(folder), "--publish", str(out)]
     command = shlex.join(["python", "-m", "pipeline", "compare", *options])
     text = render_claims(results, command=command, evaluations=evaluations)
@@ -107,41 +97,3 @@ def _with_current_presentation(result: StudyResult) -> StudyResult:
 def _settings_of_runs(study: StudySettings) -> dict[str, Any]:
     """Return the settings of a study that its runs depend on."""
     return study.model_dump(mode="json", exclude=set(PRESENTATION_KEYS))
-
-
-def _evaluation_section(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the page's section on the classifiers of an evaluation.
-
-    `metrics`: the content of its `metrics.json`, which the section has too.
-    """
-    tables = []
-    for grid in evaluation_tables(metrics):
-        title = f"{grid.title[:1].upper()}{grid.title[1:]}"
-        tables.append((title, markdown_table(grid.rows[0], grid.rows[1:]), grid.caption))
-    return {
-        **metrics,
-        "errors": _SIGNIFICANT_ERRORS,
-        "trees": _network_against_trees(metrics["behind_best"]),
-        "tables": tables,
-    }
-
-
-def _network_against_trees(behind_best: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return by how much the area of boosted trees is larger than that of the network `hlf`.
-
-    `behind_best`: for each classifier, by how much its area below the ROC curve is behind the best
-    one (`value`), and the standard error of that (`error`). The errors are taken as independent.
-    None without both classifiers.
-    """
-    if "hlf" not in behind_best or "boosted-trees" not in behind_best:
-        return None
-    network = behind_best["hlf"]
-    trees = behind_best["boosted-trees"]
-    difference = network["value"] - trees["value"]
-    half_width = _INTERVAL_ERRORS * math.hypot(network["error"], trees["error"])
-    verdict = verdict_of(difference, half_width, _SIMILAR_AREAS, is_equivalence=True)
-    return {
-        "difference": (difference, difference - half_width, difference + half_width),
-        "similar": _SIMILAR_AREAS,
-        "verdict": verdict,
-    }

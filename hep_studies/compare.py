@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from hep_studies.claim_texts import count_verdicts
 from hep_studies.judging import judge
-from hep_studies.pages import count_verdicts, notes
 from hep_studies.study_files import Study, study_names
+from hep_studies.study_notes import cautions, notes
 from hep_studies.study_output import (
     check_publishable,
     publish_output,
@@ -78,7 +79,7 @@ def _report_verdicts(run_folder: RunFolder, result: StudyResult) -> None:
     run_folder.results.add(f"study {result.name}: {len(result.runs)} runs, claims: {counts}")
     for judged in claims:
         run_folder.say(f"  {judged.verdict}: {judged.claim.says}")
-    for note in notes(result, claims):
+    for note in [*cautions(result, claims), *notes(result, claims)]:
         run_folder.say(f"  {note}")
 
 

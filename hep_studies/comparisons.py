@@ -146,24 +146,24 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
         if measure_of(claim.measure).is_ratio:
             obstacle = obstacle or _obstacle_to_ratio(result, cells, numbers)
         difference = _difference_of_numbers(result, cells, claim, numbers)
-    is_at_edge = any(_is_at_edge(result, cell, claim) for cell in cells)
+    is_at_edge = any(edges_of_claim(result, cell, claim) for cell in cells)
     return Comparison(
         treatment, control, claim, difference, len(numbers), len(seeds), obstacle, is_at_edge
     )
 
 
-def _is_at_edge(result: StudyResult, cell: Cell, claim: Claim) -> bool:
-    """Tell whether a cell stands at the lowest or highest value that was tried of a key.
+def edges_of_claim(result: StudyResult, cell: Cell, claim: Claim) -> dict[str, str]:
+    """Return the keys of which a claim takes a cell at the lowest or highest value that was tried.
 
-    A better value may lie beyond. The learning rate is no such key for a measure that does not
-    depend on learning, such as the time of a step.
+    A better value may lie beyond. By key: which edge. The learning rate is no such key for a
+    measure that does not depend on learning, such as the time of a step.
     """
     if claim.protocol == "equal settings":
-        return False
-    keys = set(result.edges(cell, claim.tuning.best_in))
+        return {}
+    edges = result.edges(cell, claim.tuning.best_in)
     if not measure_of(claim.measure).depends_on_learning:
-        keys.discard(_LEARNING_RATE)
-    return bool(keys)
+        edges.pop(_LEARNING_RATE, None)
+    return edges
 
 
 def _difference_of_events(

@@ -9,8 +9,10 @@ from typing import Final
 
 from hep_core.atomic_files import write_atomically
 from hep_studies.figures import draw_all
+from hep_studies.judging import judge
 from hep_studies.measures import measure_of
-from hep_studies.pages import notes, render
+from hep_studies.pages import render
+from hep_studies.study_notes import cautions, notes
 from hep_studies.study_result import PACKED_FILE, RESULT_FILE, StudyResult, pack
 from hep_studies.study_runs import TIMING
 from hep_studies.tables import summary_text
@@ -73,7 +75,7 @@ def _table_for_report(result: StudyResult, table: Grid) -> dict[str, object]:
     compared = list(dict.fromkeys(result.study.compared))
     header = ["Method", *(measure_of(name).label for name in compared)]
     _, *rows = table.rows
-    sentences = notes(result)
+    sentences = [*cautions(result, judge(result)), *notes(result)]
     if result.warning:
         sentences.append(f"{result.warning.capitalize()}.")
     return {

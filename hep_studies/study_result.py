@@ -161,7 +161,7 @@ class StudyResult:
     def edges(self, cell: Cell, best_in: str = LOWEST_LOSS.best_in) -> dict[str, str]:
         """Return the keys of which the best value is the lowest or the highest that was tried.
 
-        A better one may lie beyond. By key: "lowest", "highest", or "only" for a single value.
+        A better one may lie beyond. By key: "lowest", "highest", or "only one" for a single value.
         """
         combinations = self.groups[cell]
         return edges_of_sweep(combinations, best_combination(combinations, best_in))

@@ -14,6 +14,7 @@ import pandas as pd
 from hep_studies.cells import Cell
 from hep_studies.measures import lowest_loss, measure_of
 from hep_studies.run_result import RunResult
+from hep_studies.sample_texts import workload_title
 from hep_studies.study import StudySettings, key_label
 from hep_studies.study_result import StudyResult
 from hep_studies.study_sections import StudyTable
@@ -107,7 +108,7 @@ def summary_text(result: StudyResult, cell: Cell, measure_name: str) -> str:
         texts = [measure.text(numbers.iloc[0])]
         num_infinite = 0
     else:
-        texts = [f"{measure.text(finite.mean())}{_spread_text(measure_name, finite)}"]
+        texts = [f"{measure.text(finite.mean())}{_spread_text(result, measure_name, finite)}"]
     if num_diverged:
         texts.append(f"diverged in {num_diverged} of {num_runs}")
     if num_infinite:
@@ -115,17 +116,20 @@ def summary_text(result: StudyResult, cell: Cell, measure_name: str) -> str:
     return "; ".join(texts)
 
 
-def _spread_text(measure_name: str, numbers: pd.Series) -> str:
+def _spread_text(result: StudyResult, measure_name: str, numbers: pd.Series) -> str:
     """Return the standard deviation over the seeds as text; empty if there is none to show.
 
-    Shares in percent also have the standard error of the mean.
+    Shares in percent, and what claims are about, also have the standard error of the mean.
     """
     measure = measure_of(measure_name)
     if measure.in_percent and len(numbers) > 1:
         return f" ± {100 * numbers.std():.2f} (s.e. {100 * numbers.sem():.2f})"
-    if numbers.std() > _VISIBLE_SPREAD * abs(numbers.mean()):
-        return f" ± {measure.text(numbers.std())}"
-    return ""
+    if numbers.std() <= _VISIBLE_SPREAD * abs(numbers.mean()) or len(numbers) < 2:
+        return ""
+    text = f" ± {measure.text(numbers.std())}"
+    rows = [row for claim in result.study.claims for row in claim.rows()]
+    is_claimed = measure_name in {row.measure for row in rows}
+    return f"{text} (s.e. {measure.text(numbers.sem())})" if is_claimed else text
 
 
 def settings_table(result: StudyResult) -> str:
@@ -154,7 +158,7 @@ def settings_table(result: StudyResult) -> str:
             ]
         )
     table = markdown_table(["", "set", "varied", "events seen by all workers"], rows)
-    return f"All: {_workload_text(study)}; {'; '.join(shared)}.\n\n{table}"
+    return f"All: {workload_title(study)}; {'; '.join(shared)}.\n\n{table}"
 
 
 def _settings_of_methods(study: StudySettings) -> pd.DataFrame:
@@ -187,14 +191,6 @@ def _varied_texts(study: StudySettings, method: str) -> list[str]:
     return texts
 
 
-def _workload_text(study: StudySettings) -> str:
-    """Return the name of a network, or those of a workload and its network."""
-    workload = study.workload
-    if isinstance(workload, str):
-        return workload
-    return f"{workload.name}, {workload.network_name}"
-
-
 def sweep_table(result: StudyResult) -> str:
     """Return a table in Markdown of the values that the keys of `best_of` were tried at.
 
@@ -213,7 +209,9 @@ def sweep_table(result: StudyResult) -> str:
         for combination in columns:
             text = _sweep_text(result.groups[cell].get(combination, []))
             texts.append(f"**{text}**" if combination == best else text)
-        rows.append([result.title(cell), *texts, _edge_text(result.study, cell.method, best)])
+        edges = result.edges(cell).values()
+        warning = "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges)
+        rows.append([result.title(cell), *texts, warning])
     header = [
         ", ".join(f"{key_label(key)} {text}" for key, text in combination.values)
         for combination in columns
@@ -240,20 +238,3 @@ def _sweep_text(runs: Sequence[RunResult]) -> str:
     loss = np.mean([lowest_loss(run) for run in runs])
     accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts])
     return f"{loss:.4f}; {100 * accuracy:.2f} %"
-
-
-def _edge_text(study: StudySettings, method: str, best: Cell) -> str:
-    """Return a warning for each best value that is the lowest or highest of the values tried.
-
-    Values that are no numbers, or a single one, have no edge.
-    """
-    edges = []
-    for key, best_value in best.plain_values.items():
-        values = study.values_of(method, key)
-        if len(values) < 2 or not all(isinstance(value, int | float) for value in values):
-            continue
-        if best_value == min(values):
-            edges.append("lowest")
-        if best_value == max(values):
-            edges.append("highest")
-    return "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges)

@@ -57,7 +57,7 @@ def best_combination(combinations: Mapping[Cell, Sequence[RunResult]], best_in: 
 def edges_of_sweep(combinations: Mapping[Cell, Sequence[RunResult]], best: Cell) -> dict[str, str]:
     """Return the keys of `best_of` whose best value is at an edge of those tried, and which edge.
 
-    The edge is the "lowest" or the "highest" value, or the "only" one. Keys of values that are no
+    The edge is the "lowest" or the "highest" value, or the "only one". Keys of values that are no
     numbers have no edge.
 
     Examples:
@@ -72,7 +72,7 @@ def edges_of_sweep(combinations: Mapping[Cell, Sequence[RunResult]], best: Cell)
             continue
         lowest, highest = min(values), max(values)
         if lowest == highest:
-            edges[key] = "only"
+            edges[key] = "only one"
         elif best_value == lowest:
             edges[key] = "lowest"
         elif best_value == highest:

@@ -118,7 +118,7 @@ def example_result(
             version="0001-abcdef01",
             classes=["QCD", "ttbar"],
             sample_note="technical sample",
-            counts={"train": [400, 400], "val": [100, 100], "test": [500, 500]},
+            counts={"train": [400, 400, 800], "val": [100, 100, 200], "test": [500, 500, 1000]},
         ),
         checks=list(checks),
         runs=list(runs),

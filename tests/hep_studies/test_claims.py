@@ -51,13 +51,13 @@ def test_the_pages_in_docs_are_those_of_the_stored_results(written_pages: Path) 
         assert page == (STUDIES / f"{name}.md").read_text(), name
 
 
-def test_the_page_of_claims_begins_with_four_sentences_to_take_home() -> None:
+def test_the_page_of_claims_begins_with_up_to_five_sentences_to_take_home() -> None:
     page = (CHECKOUT / "docs" / "claims.md").read_text()
 
     numbers = re.findall(r"^(\d)\. ", page, re.MULTILINE)
 
-    assert numbers == ["1", "2", "3", "4"]
-    assert len(page.split()) <= 4500
+    assert numbers in (["1", "2", "3"], ["1", "2", "3", "4"], ["1", "2", "3", "4", "5"])
+    assert len(page.split()) <= 6500
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,12 @@ from example_study import (
 )
 
 from hep_studies.cells import Cell
+from hep_studies.claim_texts import count_verdicts
 from hep_studies.comparisons import decision_threshold
 from hep_studies.judging import JudgedClaim, judge
-from hep_studies.pages import count_verdicts, notes, render
+from hep_studies.pages import render
 from hep_studies.run_result import Counts, RunResult
+from hep_studies.study_notes import notes
 from hep_studies.study_result import StudyResult
 from hep_studies.study_sections import Claim
 from hep_studies.verdicts import LEVEL, Verdict

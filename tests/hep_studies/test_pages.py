@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,9 @@ from example_study import (
 )
 
 from hep_studies.judging import judge
-from hep_studies.pages import notes, render, render_claims
+from hep_studies.pages import render, render_claims
 from hep_studies.run_result import RunResult
+from hep_studies.study_notes import notes
 from hep_studies.study_result import StudyResult
 
 #: AD-PSGD takes half the time of AR-SGD.
@@ -53,14 +55,45 @@ def result_of_claims(*claims: dict[str, Any], **study: Any) -> StudyResult:
 def test_the_page_sets_claims_beside_their_effects(times_only: int | None) -> None:
     page = render(result_of_claims(FASTER, times_only=times_only), folder="figures")
 
-    start = "|A \\| B is faster.|table 1|time of the run [s], equal|"
+    start = "|A \\| B is faster.<br>*table 1*|time of the run [s], equal|x2.00 (x"
     row = next(line for line in page.splitlines() if line.startswith(start))
-    assert "AD-PSGD against AR-SGD: x2.00 (x" in row
-    assert row.endswith("), 2 of 3 seeds|more|**confirmed**|")
-    source = "Source: Somebody 2020, table 1. Made by `python -m pipeline compare --study example`"
-    assert source in page
+    assert row.endswith(")|more|**confirmed**|")
+    (comparison,) = re.findall(
+        r"^\|A \\\| B is faster.\|AD-PSGD against AR-SGD.*$", page, re.MULTILINE
+    )
+    assert comparison.endswith(", 2 of 3 seeds|10%|")
+    assert "Source: Somebody 2020, table 1." in page
+    assert "Made by `python -m pipeline compare --study example`" in page
     has_accuracies = "test events, which count as N = 1,000 of equal weight" in page
     assert has_accuracies == (times_only is None)
+
+
+def test_the_result_comes_before_how_it_was_made() -> None:
+    panels = [{"y": "val_accuracy", "x": "epoch"}]
+    figures = [{"name": f"fig_{number}", "title": "T", "panels": panels} for number in (1, 2)]
+    tables = [{"title": "A table", "measures": ["test_accuracy"]}]
+    result = result_of_claims(FASTER, figures=figures, tables=tables, about="It is said.")
+
+    page = render(result, folder="figures")
+
+    parts = [
+        *("# A study", "3 methods train", "|A \\| B is faster.<br>", "(figures/fig_1.png)"),
+        *("It is said.", "## A table", "(figures/fig_2.png)", "<summary>Every comparison"),
+        *("<summary>Check of the simulated times", "<summary>What was set", "|python|3.11.7|"),
+    ]
+    positions = [page.index(part) for part in parts]
+    assert positions == sorted(positions)
+
+
+def test_a_further_row_of_a_claim_stands_below_it() -> None:
+    also = [{"measure": "val_loss"}]
+    claim = {**FASTER, "says": "Better.", "also": also}
+
+    page = render(result_of_claims(claim), folder="figures")
+
+    rows = re.findall(r"^\|([^|]*)\|(?:time of the run|lowest valid)", page, re.MULTILINE)
+    assert rows == ["Better.<br>*table 1*", "\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS} the same"]
+    assert "\n1 confirmed. An effect is positive" in page
 
 
 def test_unchecked_times_confirm_nothing() -> None:
@@ -76,7 +109,7 @@ def test_the_page_has_the_figures_and_the_checks_in_milliseconds() -> None:
 
     page = render(replace(result, checks=[example_check("ar-sgd", 2.5e-3, 2e-3)]), folder="figures")
 
-    assert "## A figure\n\n![A figure](figures/fig_1.png)" in page
+    assert "![A figure](figures/fig_1.png)\n\nA figure." in page
     assert "|AR-SGD|1|2|2.5|2|+0.5|" in page
 
 
@@ -103,22 +136,6 @@ def test_a_comparison_without_a_finished_run_has_no_number() -> None:
     assert "|AD-PSGD against AR-SGD: -" in page
 
 
-def test_steps_without_effect_and_lost_averages_are_said() -> None:
-    numbers = {**example_run("ad-psgd", 1).numbers, "steps_not_finite": 3.0, "averages_lost": 12.0}
-    runs = [replace(example_run("ad-psgd", seed), numbers=numbers) for seed in (1, 2)]
-
-    sentences = notes(example_result(example_study(), [example_run("sgd", 1), *runs]))
-
-    assert sentences == [
-        "6 steps had no effect, since a gradient or an update was not finite: of AD-PSGD 6.",
-        "Workers left out 24 averages, counted on both sides of a pair: of AD-PSGD 24.",
-    ]
-
-
-def test_there_is_no_note_if_all_is_well() -> None:
-    assert notes(example_result(example_study(), [example_run("sgd", 1)])) == []
-
-
 def test_a_classifier_within_two_errors_of_the_best_is_not_behind_it() -> None:
     evaluation = {
         "num_events": 100,
@@ -127,6 +144,8 @@ def test_a_classifier_within_two_errors_of_the_best_is_not_behind_it() -> None:
         "errors": 2,
         "trees": None,
         "best": "particles",
+        "miscalibrated": {},
+        "calibration": "",
         "behind_best": {
             "hlf": {"value": 0.05, "error": 0.02},
             "trees": {"value": 0.03, "error": 0.02},

@@ -107,7 +107,7 @@ def test_the_test_events_choose_no_settings(measure: str, tuned_by: str) -> None
         ({0.1: 0.4, 0.2: 0.3, 0.4: 0.2}, {RATE: "highest"}),
         # The rate beyond is known to diverge.
         ({0.1: 0.4, 0.2: 0.3, 0.4: math.inf}, {}),
-        ({0.1: 0.4}, {RATE: "only"}),
+        ({0.1: 0.4}, {RATE: "only one"}),
     ],
     ids=str,
 )

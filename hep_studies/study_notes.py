@@ -1,0 +1,165 @@
+"""Notes on a study in words: what makes its numbers unsafe to quote, and the mishaps of its runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from hep_studies.cells import Cell
+from hep_studies.comparisons import edges_of_claim
+from hep_studies.judging import JudgedClaim
+from hep_studies.measures import measure_of
+from hep_studies.study import key_label
+from hep_studies.study_result import StudyResult
+
+#: Sentences of `notes` by the number of a run that they count.
+_COUNTED: Final = {
+    "has_diverged": "{total} of {num_runs} runs diverged to a loss that is not finite: of "
+    "{by_method}. Tables, figures and comparisons are of the other runs.",
+    "steps_not_finite": "{total} steps had no effect, since a gradient or an update was not "
+    "finite: of {by_method}.",
+    # Both sides of a pair count an average that is left out.
+    "averages_lost": "Workers left out {total} averages, counted on both sides of a pair: of "
+    "{by_method}.",
+}
+#: A method whose test accuracy at its best is below that of one worker by more is broken.
+_FAR_BEHIND: Final = 0.1
+
+
+def cautions(result: StudyResult, claims: Sequence[JudgedClaim]) -> list[str]:
+    """Return what a reader must know before quoting a number of the study; often nothing.
+
+    It is about best settings at the edge of a sweep, checks of the times that other work disturbed,
+    and methods that are far worse than one worker.
+    """
+    return [
+        *_about_edges(result, claims),
+        *_about_time_checks(result),
+        *_about_broken_methods(result),
+    ]
+
+
+def _about_edges(result: StudyResult, claims: Sequence[JudgedClaim]) -> list[str]:
+    """Return a sentence on the best values of compared cells that are at an edge of those tried."""
+    titles_by_edge: defaultdict[str, list[str]] = defaultdict(list)
+    for judged in claims:
+        for comparison in judged.comparisons:
+            for cell in (comparison.treatment, comparison.control):
+                edges = edges_of_claim(result, cell, judged.claim)
+                best = result.best_combination(cell, judged.claim.tuning.best_in).plain_values
+                for key, edge in edges.items():
+                    text = f"{key_label(key)} {best[key]}, the {edge} tried"
+                    titles_by_edge[text].append(result.study.title_of(cell.method))
+    if not titles_by_edge:
+        return []
+    texts = []
+    for edge, titles in titles_by_edge.items():
+        texts.append(f"{edge} ({'; '.join(dict.fromkeys(titles))})")
+    sentence = (
+        f"Best of those tried, at an edge: {', '.join(texts)}. A better value may lie beyond, so "
+        "that no headline quotes claims on them."
+    )
+    return [sentence]
+
+
+def methods_with_disturbed_times(result: StudyResult) -> list[str]:
+    """Return the methods whose check of the times says nothing, since other work disturbed it."""
+    if not (result.is_simulated and result.is_busy):
+        return []
+    return list(dict.fromkeys(check.method for check in result.checks))
+
+
+def _about_time_checks(result: StudyResult) -> list[str]:
+    """Return a sentence on the checks of times that were disturbed, with the load that was seen.
+
+    There is none if no claim depends on times.
+    """
+    rows = [row for claim in result.study.claims for row in claim.rows()]
+    if not any(measure_of(row.measure).depends_on_times for row in rows):
+        return []
+    methods = methods_with_disturbed_times(result)
+    if not methods:
+        return []
+    titles = "; ".join(result.study.title_of(method) for method in methods)
+    if set(methods) == {check.method for check in result.checks}:
+        titles = "all methods"
+    machine = result.provenance.machine
+    sentence = (
+        f"The check of the times was disturbed: other work kept {machine.load:.1f} of "
+        f"{machine.cores} cores busy. Times of {titles} are in no headline."
+    )
+    return [sentence]
+
+
+def _about_broken_methods(result: StudyResult) -> list[str]:
+    """Return a sentence for each method that is far worse than one worker at its best values.
+
+    Without `best_of` the values are those of the source, which may be meant to fail.
+    """
+    single_worker = result.study.single_worker
+    if not result.study.best_of or single_worker is None:
+        return []
+    sentences = []
+    for cell in result.cells():
+        baseline = result.matching_cell(cell, {"method": single_worker})
+        if baseline is None:
+            continue
+        accuracy = result.numbers(cell, "test_accuracy").mean()
+        accuracy_of_one = result.numbers(baseline, "test_accuracy").mean()
+        if accuracy < accuracy_of_one - _FAR_BEHIND:
+            text = measure_of("test_accuracy").text
+            sentences.append(
+                f"A broken baseline: {result.title(cell)} has {text(accuracy)} where one worker "
+                f"has {text(accuracy_of_one)}{_about_rate(result, cell)}. It shows no strength of "
+                "another method."
+            )
+    return sentences
+
+
+def _about_rate(result: StudyResult, cell: Cell) -> str:
+    """Return what a method made of its best learning rate, if that is another rate."""
+    rates = [run.numbers.get("learning_rate_in_effect") for run in result.finished_runs(cell)]
+    rate = result.best_combination(cell).plain_values.get("train.learning_rate")
+    if rate is None or not rates or rates[0] in (None, rate):
+        return ""
+    return f", at the learning rate {rate:g}, which the number of workers makes {rates[0]:g}"
+
+
+def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
+    """Return sentences about the mishaps of runs; none if all is well.
+
+    They are about runs that diverged, steps without effect, lost averages, and cells that cannot be
+    compared.
+    """
+    sentences = []
+    for counter, template in _COUNTED.items():
+        counts = _counts_by_method(result, counter)
+        if not counts:
+            continue
+        by_method = ", ".join(f"{title} {count:,.0f}" for title, count in counts.items())
+        sentence = template.format(
+            total=f"{sum(counts.values()):,.0f}", num_runs=len(result.runs), by_method=by_method
+        )
+        sentences.append(sentence)
+    for judged in claims:
+        for comparison in judged.comparisons:
+            if comparison.obstacle:
+                treatment = result.title(comparison.treatment)
+                control = result.title(comparison.control)
+                sentences.append(
+                    f"Not compared, {comparison.obstacle}: {treatment} against {control}."
+                )
+    return list(dict.fromkeys(sentences))
+
+
+def _counts_by_method(result: StudyResult, counter: str) -> dict[str, float]:
+    """Return the sum of a counter over the runs of each method, by title, where it is not 0.
+
+    `has_diverged` counts the runs that diverged.
+    """
+    counts: defaultdict[str, float] = defaultdict(float)
+    for run in result.runs:
+        count = run.has_diverged if counter == "has_diverged" else run.numbers.get(counter, 0)
+        counts[result.study.title_of(run.method)] += count
+    return {title: count for title, count in counts.items() if count}

@@ -1,0 +1,114 @@
+"""Notes on a study: mishaps of its runs, and what makes its numbers unsafe to quote."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from example_study import example_check, example_result, example_run, example_study
+
+from hep_studies.judging import judge
+from hep_studies.run_result import RunResult
+from hep_studies.study_notes import cautions, notes
+from hep_studies.study_result import StudyResult
+
+RATE = "train.learning_rate"
+FASTER = {
+    "says": "It is faster.",
+    "better": "ad-psgd",
+    "control": "ar-sgd",
+    "protocol": "equal settings",
+}
+CHECKS = [example_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
+
+
+def test_steps_without_effect_and_lost_averages_are_said() -> None:
+    numbers = {**example_run("ad-psgd", 1).numbers, "steps_not_finite": 3.0, "averages_lost": 12.0}
+    runs = [replace(example_run("ad-psgd", seed), numbers=numbers) for seed in (1, 2)]
+
+    sentences = notes(example_result(example_study(), [example_run("sgd", 1), *runs]))
+
+    assert sentences == [
+        "6 steps had no effect, since a gradient or an update was not finite: of AD-PSGD 6.",
+        "Workers left out 24 averages, counted on both sides of a pair: of AD-PSGD 24.",
+    ]
+
+
+def test_there_is_no_note_if_all_is_well() -> None:
+    assert notes(example_result(example_study(), [example_run("sgd", 1)])) == []
+
+
+def with_load(result: StudyResult, load: float) -> StudyResult:
+    machine = replace(result.provenance.machine, load=load)
+    return replace(result, provenance=replace(result.provenance, machine=machine))
+
+
+@pytest.mark.parametrize(
+    ("load", "measure", "is_said"),
+    [(1.6, "seconds", True), (0.2, "seconds", False), (1.6, "val_loss", False)],
+)
+def test_a_disturbed_check_of_claimed_times_is_said_with_its_load(
+    load: float, measure: str, is_said: bool
+) -> None:
+    study = example_study(claims=[{**FASTER, "measure": measure}])
+    runs = [example_run(method, 1) for method in ("ar-sgd", "sgd", "ad-psgd")]
+    result = with_load(example_result(study, runs, checks=CHECKS), load)
+
+    sentences = cautions(result, [])
+
+    disturbed = (
+        "The check of the times was disturbed: other work kept 1.6 of 2 cores busy. Times of all "
+        "methods are in no headline."
+    )
+    assert sentences == ([disturbed] if is_said else [])
+
+
+def run_at_rate(method: str, correct: int, rate: float, **numbers: float) -> RunResult:
+    run = example_run(method, 1, correct=correct, values={RATE: rate})
+    return replace(run, numbers={**run.numbers, **numbers})
+
+
+@pytest.mark.parametrize(
+    ("correct", "best_of", "is_said"),
+    [
+        (700, [RATE], True),
+        (850, [RATE], False),
+        (700, [], False),
+    ],
+)
+def test_a_method_far_behind_one_worker_at_its_best_is_a_broken_baseline(
+    correct: int, best_of: list[str], is_said: bool
+) -> None:
+    runs = [
+        run_at_rate("ar-sgd", correct, 0.1, learning_rate_in_effect=0.4),
+        run_at_rate("sgd", 900, 0.1, learning_rate_in_effect=0.1),
+    ]
+    study: dict[str, Any] = {"vary": {RATE: [0.1]}, "best_of": best_of}
+
+    sentences = cautions(example_result(example_study(**study), runs), [])
+
+    broken = (
+        "A broken baseline: AR-SGD has 70.00 % where one worker has 90.00 %, at the learning rate "
+        "0.1, which the number of workers makes 0.4. It shows no strength of another method."
+    )
+    assert sentences == ([broken] if is_said else [])
+
+
+def test_best_values_at_the_edge_of_their_sweep_are_said() -> None:
+    claim = {**FASTER, "measure": "val_loss", "protocol": "each at its best"}
+    study = example_study(claims=[claim], vary={RATE: [0.1, 0.2, 0.3]}, best_of=[RATE])
+    best_rates = {"ar-sgd": 0.1, "sgd": 0.1, "ad-psgd": 0.2}
+    runs = [
+        run_at_rate(method, 950 if rate == best_rate else 900, rate)
+        for method, best_rate in best_rates.items()
+        for rate in (0.1, 0.2, 0.3)
+    ]
+    result = example_result(study, runs)
+
+    (sentence,) = cautions(result, judge(result))
+
+    start = (
+        "Best of those tried, at an edge: learning rate 0.1, the lowest tried (AR-SGD). A better"
+    )
+    assert sentence.startswith(start)
