@@ -13,6 +13,7 @@ from hep_studies.cells import Cell
 from hep_studies.measures import measure_of
 from hep_studies.study import Claim
 from hep_studies.study_result import StudyResult
+from hep_studies.time_errors import time_shifts, unchecked_times
 from hep_studies.verdicts import LEVEL, OPEN, Difference, Verdict, verdict_of
 
 _LEARNING_RATE: Final = "train.learning_rate"
@@ -40,6 +41,8 @@ class Comparison(NamedTuple):
     """Why the two cannot be compared; empty if they can."""
     is_at_edge: bool
     """Whether the best settings of either cell are at an edge of those tried."""
+    unchecked_times: str = ""
+    """Why the check of the simulated times was refused; empty if it was not."""
     level: float = LEVEL
     """Level of the interval after Holm's correction."""
 
@@ -148,7 +151,15 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
         difference = _difference_of_numbers(result, cells, claim, numbers)
     is_at_edge = any(edges_of_claim(result, cell, claim) for cell in cells)
     return Comparison(
-        treatment, control, claim, difference, len(numbers), len(seeds), obstacle, is_at_edge
+        treatment,
+        control,
+        claim,
+        difference,
+        len(numbers),
+        len(seeds),
+        obstacle,
+        is_at_edge,
+        unchecked_times(result, cells, claim),
     )
 
 
@@ -193,7 +204,7 @@ def _difference_of_numbers(
             numbers = np.log(numbers)
     is_better_lower = measure.lower_is_better and claim.comparison != "grows"
     sign = -1.0 if is_better_lower else 1.0
-    shifts = _systematic_shifts(result, cells, claim, numbers.mean())
+    shifts = time_shifts(result, cells, claim, numbers.mean())
     difference = Difference.from_seeds(sign * (numbers[0] - numbers[1]), shifts=shifts)
     if claim.measure == "diverged" and len(numbers):
         # The numbers are 0 or 1. If all seeds agree, one more seed might still differ, so that the
@@ -229,67 +240,3 @@ def _obstacle_to_ratio(result: StudyResult, cells: Sequence[Cell], numbers: pd.D
     has_zero = (numbers <= 0).any()
     titles = [result.title(cell) for cell, is_zero in zip(cells, has_zero, strict=True) if is_zero]
     return f"a ratio to 0 says nothing, {' and '.join(titles)}" if titles else ""
-
-
-def _systematic_shifts(
-    result: StudyResult, cells: Sequence[Cell], claim: Claim, means: Iterable[float]
-) -> tuple[float, float]:
-    """Return by how much, at least and at most, real times would move a difference.
-
-    The delay of a cell is the logarithm of real over simulated time, as a check on this machine
-    measures it. The function returns the lowest and the highest of these moves: none, as if the
-    simulated times were exact; that of both delays; and, for different numbers of workers, which
-    are not delayed alike, that of either delay alone. A missing check makes both infinite.
-
-    Args:
-        result: The study.
-        cells: Treatment and control.
-        claim: The claim, which has the measure.
-        means: Mean of the measure over the seeds, of each cell.
-
-    Returns:
-        The lowest and highest move: of logarithms for times and rates, else of the measure.
-    """
-    measure = measure_of(claim.measure)
-    if not (measure.depends_on_times and result.is_simulated):
-        return 0.0, 0.0
-    delays = [_log_delay(result, cell) for cell in cells]
-    if not all(math.isfinite(delay) for delay in delays):
-        return -math.inf, math.inf
-
-    if measure.is_ratio:
-        # A longer time raises the difference only if the measure is a time that is claimed to grow.
-        is_longer_positive = measure.lower_is_better and claim.comparison == "grows"
-        sign = 1 if is_longer_positive else -1
-        cell_errors = [sign * measure.power_of_time * delay for delay in delays]
-    else:
-        # Such a measure is a share of the time, which a longer time divides.
-        cell_errors = [mean * math.expm1(-delay) for mean, delay in zip(means, delays, strict=True)]
-    treatment_error, control_error = cell_errors
-    errors = [0.0, treatment_error - control_error]
-    if len({result.settings(cell).workers for cell in cells}) > 1:
-        errors += [treatment_error, -control_error]
-    return min(errors), max(errors)
-
-
-def _log_delay(result: StudyResult, cell: Cell) -> float:
-    """Return the logarithm of real over simulated time of a cell's step; infinite without a check.
-
-    A check of the same method and time of a step measured by how much a step is longer than
-    simulated [s]. This gap is added to the cell's simulated time. Of several checks, the one of
-    the largest delay counts, in either direction. One worker sends no messages and has no delay.
-    """
-    settings = result.settings(cell)
-    if settings.workers == 1:
-        return 0.0
-    cluster = result.study.cluster_settings(cell.plain_values)
-    step_seconds = cluster.step_of(settings.batch_size)
-    simulated_seconds = result.numbers(cell, "seconds_per_batch").mean()
-    checks = [
-        check
-        for check in result.checks
-        if check.method == cell.method and math.isclose(check.step_seconds, step_seconds)
-    ]
-    # A relative gap of -1 or less would be a time of 0 or less, which has no logarithm.
-    relative_gaps = [max(check.gap / simulated_seconds, -0.99) for check in checks]
-    return max((math.log1p(gap) for gap in relative_gaps), key=abs, default=math.inf)

@@ -153,4 +153,7 @@ def _reason_against_verdict(claim: Claim, tested: Sequence[Comparison]) -> str:
     with_exact_times = [comparison.verdict_without_shifts for comparison in tested]
     if combine_verdicts(with_exact_times, share=claim.share_of_cells) is Verdict.NOT_DECIDABLE:
         return "needs over ten times the data"
+    refusals = [comparison.unchecked_times for comparison in tested if comparison.unchecked_times]
+    if refusals:
+        return f"times not checked: {refusals[0]}"
     return "times not checked well enough"

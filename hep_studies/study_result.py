@@ -38,17 +38,33 @@ class TimeCheck:
     """Measured and simulated time of a training step of one method [s].
 
     Instead of computing, MPI ranks of this machine sleep and exchange the method's messages. The
-    simulator predicts the same steps. The difference says how wrong the simulated times may be.
+    simulator predicts the same steps. The difference says how wrong the simulated times may be. The
+    last fields have defaults for results of earlier versions, which measured once.
     """
 
     method: str
     step_seconds: float
-    """Time of a step without messages, which the ranks sleep."""
+    """Time of a step of the study without messages."""
     workers: int
     measured: float
-    """Measured time of a step with its messages."""
+    """Measured time of a step with its messages: the median over the repeats."""
     simulated: float
     """Simulated time of the same step."""
+    spread: float = 0.0
+    """Half the distance between the quartiles of the repeats."""
+    repeats: int = 1
+    """Number of repeats of the measurement."""
+    load: float = 0.0
+    """Number of cores that other work kept busy meanwhile."""
+    slept: float | None = None
+    """Time for which ranks sleep in a step; None: `step_seconds`."""
+    refused: str = ""
+    """Why the check is not used; empty if it is."""
+
+    @property
+    def sleep_seconds(self) -> float:
+        """Time for which ranks sleep in a step [s]."""
+        return self.step_seconds if self.slept is None else self.slept
 
     @property
     def gap(self) -> float:

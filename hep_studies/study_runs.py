@@ -101,7 +101,10 @@ def run_study(run_folder: RunFolder, study: Study, folder: Path, command: str) -
         stored = read_study_result(folder / RESULT_FILE)
         if stored.digest == digest:
             run_folder.say("compare: all runs are done; redrawing")
-            return replace(stored, study=settings, checks=checks)
+            result = replace(stored, study=settings, checks=checks)
+            if checks != stored.checks:
+                write_atomically(folder / RESULT_FILE, as_plain(result))
+            return result
 
     _make_missing_runs(run_folder, study, runs, folder, code)
     machine = Machine(_cpu_name(), usable_cores(), load)
@@ -200,12 +203,22 @@ def busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:
 def _time_checks(
     run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path
 ) -> list[TimeCheck]:
-    """Return the checks of simulated times on this machine; measured times need none."""
+    """Return the checks of simulated times on this machine; measured times need none.
+
+    A line is printed for each refused one.
+    """
     if study.settings.execution != "simulate":
         return []
     run_folder.say(f"compare: {study.name}: check of the simulated times")
     code = _digest_of_modules(_CHECK_MODULES)
-    return check_times(runs, folder / TIMING, cores=usable_cores(), code=code)
+    checks = check_times(runs, folder / TIMING, cores=usable_cores(), code=code)
+    for check in checks:
+        if check.refused:
+            run_folder.say(
+                f"compare: {study.name}: the check of {check.method} is not used: {check.refused}. "
+                f"The same command measures it again."
+            )
+    return checks
 
 
 def subject_of_study(run_folder: RunFolder, study: Study) -> tuple[Subject, EventsDescription]:

@@ -1,6 +1,8 @@
 """A program for MPI ranks that sleep for the time of a step and exchange the messages of a method.
 
-`time_checks` compares the times that it measures with those of the simulator.
+`time_checks` compares the times that it measures with those of the simulator. All workloads are
+measured once, then all again, and so on (A B C A B C ...), so that other work of the machine, which
+comes and goes, disturbs all alike.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from hep_core.plugins import after_loading
+from hep_studies.other_work import OtherWork
 from hep_studies.run_result import training_seconds
 from hep_studies.simulator.cluster import ClusterSettings, ComputeTimes
 from training.algorithms.base import VectorModel
@@ -49,11 +52,25 @@ class SyntheticWorkload(NamedTuple):
     """Mean time of a step without messages [s]."""
     train: TrainSettings
     cluster: ClusterSettings
-    """Gives the time of a step; its network is not used."""
+    """Gives the time for which a step sleeps; its network is not used."""
     num_parameters: int
     """Size of the vectors in messages."""
     rows: list[int]
     """Number of events of each worker and epoch."""
+
+    @property
+    def key(self) -> tuple[str, float]:
+        """Method and time of a step, which no two workloads of a study share."""
+        return self.method, self.step_seconds
+
+
+class MeasuredStep(NamedTuple):
+    """A measurement of the steps of a workload."""
+
+    seconds: float
+    """Time of a step with its messages [s]."""
+    load: float
+    """Number of cores that other work kept busy meanwhile."""
 
 
 #: The file that the ranks read.
@@ -145,13 +162,14 @@ def fastest_step(sums: NDArray[np.float64]) -> float:
     return float((seconds[has_steps] / steps[has_steps]).min())
 
 
-def measure_step(workload: SyntheticWorkload, transport: MpiTransport) -> float:
-    """Return the measured time of a step with its messages, the same on all ranks [s].
+def measure_step(workload: SyntheticWorkload, transport: MpiTransport) -> MeasuredStep:
+    """Return the measured time of a step with its messages; the time is the same on all ranks.
 
     All ranks call it together. They train the workload by the training loop of a real run, and add
-    up their times.
+    up their times. The load is that of this rank's machine.
     """
     settings = workload.train
+    other_work = OtherWork()
     meter = Meter(transport.now)
     times = ComputeTimes(workload.cluster, seed=settings.seed, rank=transport.rank)
     work = _SleepingWork(workload.num_parameters, times)
@@ -161,26 +179,31 @@ def measure_step(workload: SyntheticWorkload, transport: MpiTransport) -> float:
     run_now(trainer.run())
     sums = seconds_and_steps(trainer.history, settings.epochs)
     run_now(transport.all_reduce_sum(sums))
-    return fastest_step(sums)
+    processor_seconds = np.array([other_work.own_seconds()])
+    run_now(transport.all_reduce_sum(processor_seconds))
+    load = other_work.busy_cores(float(processor_seconds[0]))
+    return MeasuredStep(fastest_step(sums), load)
 
 
 def main(argv: list[str]) -> None:
-    """Measure all workloads as one of the MPI ranks; rank 0 prints the times of a step.
+    """Measure all workloads in turn as one of the MPI ranks; rank 0 prints the measurements.
 
-    `argv[1]`: the file of the workloads.
+    `argv[1]`: the file of the workloads. `argv[2]`: how often all are measured.
     """
     ctypes.CDLL(None).prctl(*_TIMER_SLACK)
     transport = MpiTransport()
+    workloads = WORKLOADS.validate_json(Path(argv[1]).read_bytes())
+    num_repeats = int(argv[2])
 
-    def measured_times() -> Iterator[float]:
-        # Each method has a transport of its own, with the options that it needs.
-        for workload in WORKLOADS.validate_json(Path(argv[1]).read_bytes()):
+    def measured_steps() -> Iterator[MeasuredStep]:
+        for workload in workloads * num_repeats:
+            # Each method has a transport of its own, with the options that it needs.
             options = workload.train.algorithm.transport_options._asdict()
             method_transport = MpiTransport(**options)
             yield measure_step(workload, method_transport)
             method_transport.close()
 
-    answer(transport, measured_times)
+    answer(transport, measured_steps)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +14,8 @@ from pydantic import TypeAdapter
 from scipy.optimize import nnls
 
 from hep_core.atomic_files import new_file
+from hep_studies.check_rules import is_busy, judge_checks
+from hep_studies.other_work import OtherWork
 from hep_studies.plan import PlannedRun, digest_of
 from hep_studies.run_in_simulator import num_parameters, simulate_times
 from hep_studies.simulator.cluster import ClusterSettings
@@ -25,6 +29,7 @@ from hep_studies.simulator.costs import (
 from hep_studies.study_result import TimeCheck
 from hep_studies.synthetic_workload import (
     WORKLOADS,
+    MeasuredStep,
     SyntheticWorkload,
     fastest_step,
     seconds_and_steps,
@@ -38,12 +43,21 @@ _RANKS_PER_CORE: Final = 2
 #: Sizes of messages that the links are fitted to; the parameters of the network `hlf` lie between
 #: them [bytes].
 _MESSAGE_SIZES: Final = (256, 32_768)
+#: Longest sleep in a step [s]. A longer step of a study is checked by one of this length, since
+#: what messages add to a step does not grow with it.
+_LONGEST_SLEEP: Final = 0.02
 #: Steps of an epoch of a check. Epochs are short: the fastest one counts, and other work of the
 #: machine disturbs a short one less.
 _STEPS_PER_EPOCH: Final = 12
-#: Length of a check [s], and the limits of its number of epochs; the first and last do not count.
-_CHECK_SECONDS: Final = 8.0
-_FEWEST_EPOCHS, _MOST_EPOCHS = 4, 60
+#: Number of repeats. The median of five is right even if other work disturbs two of them.
+_REPEATS: Final = 5
+#: Length of a repeat [s], and the limits of its number of epochs; the first and last do not count.
+_REPEAT_SECONDS: Final = 1.6
+_FEWEST_EPOCHS, _MOST_EPOCHS = 4, 16
+#: How often checks are measured, as long as some are refused.
+_ATTEMPTS: Final = 3
+#: Time for which the processors are watched before another attempt [s].
+_WATCH_SECONDS: Final = 3.0
 #: Time after which a measurement fails [s].
 _TIMEOUT_SECONDS: Final = 1800.0
 #: Settings of the training in a check: those that cost time beside steps and messages are off.
@@ -65,7 +79,8 @@ def check_times(
 
     MPI ranks on this machine sleep for the computing time, and exchange the messages of the method.
     The simulator predicts the same steps with links that are fitted to messages on this machine. A
-    check has as many workers as the run, or as many as the machine has room for.
+    check has as many workers as the run, or as many as the machine has room for. Checks that
+    `check_rules` refuses are measured again a few times, and then by the next call.
 
     Args:
         runs: The simulated runs of a study.
@@ -81,12 +96,47 @@ def check_times(
         return []
     digest = digest_of([code, WORKLOADS.dump_python(workloads, mode="json")])
     path = folder / f"times-{digest}.json"
-    if not path.exists():
+    checks: list[TimeCheck] = []
+    if path.exists():
+        checks = _CHECKS.validate_json(path.read_bytes())
+    for attempt in range(_ATTEMPTS):
+        if checks and not any(check.refused for check in checks):
+            break
+        if attempt and is_busy(_present_load(), cores):
+            # Another attempt would be refused too.
+            break
         folder.mkdir(parents=True, exist_ok=True)
-        checks = _measure(workloads, folder)
+        checks = _measure_again(workloads, checks, folder, cores=cores)
         with new_file(path) as unfinished:
             unfinished.write_bytes(_CHECKS.dump_json(checks))
-    return _CHECKS.validate_json(path.read_bytes())
+    return checks
+
+
+def _present_load() -> float:
+    """Return the number of cores that other work keeps busy now; it takes some seconds."""
+    other_work = OtherWork()
+    time.sleep(_WATCH_SECONDS)
+    return other_work.busy_cores(other_work.own_seconds())
+
+
+def _measure_again(
+    workloads: Sequence[SyntheticWorkload],
+    checks: Sequence[TimeCheck],
+    folder: Path,
+    *,
+    cores: int,
+) -> list[TimeCheck]:
+    """Return the checks of workloads, with a new measurement of those that were refused.
+
+    `checks`: those of an earlier measurement; empty if there is none.
+    """
+    if not checks:
+        return judge_checks(workloads, _measure(workloads, folder), cores=cores)
+    pairs = list(zip(workloads, checks, strict=True))
+    refused = [workload for workload, check in pairs if check.refused]
+    new_checks = iter(_measure(refused, folder))
+    checks = [next(new_checks) if check.refused else check for check in checks]
+    return judge_checks(workloads, checks, cores=cores)
 
 
 def _workloads_to_check(runs: Sequence[PlannedRun], *, max_workers: int) -> list[SyntheticWorkload]:
@@ -116,54 +166,94 @@ def _synthetic_workload(
 ) -> SyntheticWorkload:
     """Return the workload that checks the times of a run on this machine.
 
-    An epoch has enough steps for an average. As many epochs are made as fit into the time of a
-    check, within limits.
+    An epoch has enough steps for an average, and for an outer step of SlowMo. As many epochs are
+    made as fit into the time of a repeat, within limits.
     """
     step_seconds = cluster.step_of(run.train.batch_size)
+    sleep_seconds = min(step_seconds, _LONGEST_SLEEP)
     num_workers = min(run.train.workers, max_workers)
-    num_steps = max(_STEPS_PER_EPOCH, math.ceil(run.train.algorithm.steps_between_averages))
-    num_epochs = math.ceil(_CHECK_SECONDS / (num_steps * step_seconds))
+    num_steps = max(_STEPS_PER_EPOCH, _steps_between_operations(run.train))
+    num_epochs = math.ceil(_REPEAT_SECONDS / (num_steps * sleep_seconds))
     num_epochs = min(max(num_epochs, _FEWEST_EPOCHS), _MOST_EPOCHS)
     changes = {**_CHECK_SETTINGS, "workers": num_workers, "epochs": num_epochs}
     train = TrainSettings.model_validate({**run.train.model_dump(), **changes})
-    # All ranks are on this machine, and none is slow.
-    one_host = {"workers_per_host": num_workers, "pause_probability": 0.0, "slow_ranks": {}}
+    changes_of_cluster = {
+        # All ranks are on this machine, and none is slow.
+        "workers_per_host": num_workers,
+        "pause_probability": 0.0,
+        "slow_ranks": {},
+        "step_seconds": cluster.step_seconds * sleep_seconds / step_seconds,
+        "event_seconds": cluster.event_seconds * sleep_seconds / step_seconds,
+    }
     return SyntheticWorkload(
         run.method,
         step_seconds,
         train,
-        cluster.model_copy(update=one_host),
+        cluster.model_copy(update=changes_of_cluster),
         num_parameters(run.subject.settings.open()),
         rows=[train.batch_size * num_steps] * num_workers,
     )
 
 
+def _steps_between_operations(train: TrainSettings) -> int:
+    """Return the number of steps in which a method communicates in each way that it has."""
+    num_steps = math.ceil(train.algorithm.steps_between_averages)
+    if train.slowmo is None:
+        return num_steps
+    return max(num_steps, train.slowmo.tau)
+
+
 def _measure(workloads: Sequence[SyntheticWorkload], folder: Path) -> list[TimeCheck]:
     """Measure the steps of workloads, and simulate them with the links of this machine.
 
-    Workloads with the same number of workers share their ranks, which start only once. The ranks
-    read the workloads from a file.
+    Workloads with the same number of workers share their ranks, which start only once, and are
+    measured in turn. The ranks read the workloads from a file. Whether a check is refused is not
+    decided here.
     """
     # Messages between two workers are enough to fit latency and bandwidth.
     two_workers = workloads[0].train.model_copy(update={"workers": 2})
-    links = fit_machine(measure_messages(two_workers, _MESSAGE_SIZES))
+    other_work = OtherWork()
+    messages = measure_messages(two_workers, _MESSAGE_SIZES, timeout=_TIMEOUT_SECONDS)
+    links = fit_machine(messages)
+    load_of_messages = other_work.busy_cores(other_work.own_seconds())
     path = (folder / "workloads.json").absolute()
-    checks = []
+    checks: dict[tuple[str, float], TimeCheck] = {}
     for num_workers in sorted({workload.train.workers for workload in workloads}):
         batch = [workload for workload in workloads if workload.train.workers == num_workers]
         path.write_bytes(WORKLOADS.dump_json(batch))
-        program = ("hep_studies.synthetic_workload", str(path))
-        times = run_measurement(batch[0].train, program, timeout=_TIMEOUT_SECONDS)
-        for workload, measured in zip(batch, times, strict=True):
-            check = TimeCheck(
-                workload.method,
-                workload.step_seconds,
-                num_workers,
-                measured,
-                simulated=_simulated_step(workload, links),
-            )
-            checks.append(check)
-    return checks
+        program = ("hep_studies.synthetic_workload", str(path), str(_REPEATS))
+        answers = run_measurement(batch[0].train, program, timeout=_TIMEOUT_SECONDS)
+        steps = [MeasuredStep(*answer) for answer in answers]
+        for index, workload in enumerate(batch):
+            # The workloads take turns.
+            repeats = steps[index :: len(batch)]
+            check = _check_of_repeats(workload, repeats, _simulated_step(workload, links))
+            # The simulated step depends on the messages that the links are fitted to.
+            load = max(check.load, load_of_messages)
+            checks[workload.key] = replace(check, load=load)
+    return [checks[workload.key] for workload in workloads]
+
+
+def _check_of_repeats(
+    workload: SyntheticWorkload, repeats: Sequence[MeasuredStep], simulated: float
+) -> TimeCheck:
+    """Return the check of a workload from its repeats.
+
+    Time and load are medians, so that other work in one of the repeats changes neither.
+    """
+    seconds = [step.seconds for step in repeats]
+    lower_quartile, median, upper_quartile = np.percentile(seconds, [25, 50, 75])
+    return TimeCheck(
+        workload.method,
+        workload.step_seconds,
+        workload.train.workers,
+        float(median),
+        simulated,
+        spread=float(upper_quartile - lower_quartile) / 2,
+        repeats=len(repeats),
+        load=float(np.median([step.load for step in repeats])),
+        slept=workload.cluster.step_of(workload.train.batch_size),
+    )
 
 
 def _simulated_step(workload: SyntheticWorkload, links: dict[str, float]) -> float:

@@ -361,6 +361,36 @@ def test_measured_times_need_no_check() -> None:
     assert judged.verdict is Verdict.CONFIRMED
 
 
+def test_the_spread_of_a_check_widens_the_interval() -> None:
+    """Steps of 50 ms take 5 ms longer than simulated, with a spread of 1 ms; AR-SGD is exact."""
+    checks = checks_with_gaps(0.0, 0.005)
+    checks[1] = replace(checks[1], spread=0.001)
+    times = result_of_times({"ar-sgd": lambda _: 0.5, "ad-psgd": lambda _: 0.5})
+
+    judged = judge_first(replace(times, checks=checks), SHORTER_STEP)
+
+    for comparison in judged.comparisons:
+        assert comparison.difference.shifts == pytest.approx((-math.log(1.12), 0.0), rel=0.01)
+
+
+def test_a_refused_check_decides_nothing_and_says_why() -> None:
+    busy = "the machine was busy, load 1.4 of 2 cores"
+    checks = [EXACT_TIMES[0], replace(EXACT_TIMES[1], refused=busy)]
+
+    judged = judge_first(replace(TIMES, checks=checks), SHORTER_STEP)
+
+    assert judged.verdict is Verdict.NOT_DECIDABLE
+    assert judged.reason == f"times not checked: {busy}"
+
+
+def test_another_measure_needs_no_check() -> None:
+    checks = [replace(check, refused="the machine was busy") for check in EXACT_TIMES]
+
+    judged = judge_first(replace(ACCURACIES, checks=checks), BETTER)
+
+    assert judged.verdict is Verdict.CONFIRMED
+
+
 @pytest.mark.parametrize(
     ("workers", "verdict", "shifts"),
     [

@@ -15,6 +15,7 @@ from trained_nights import TrainedNights
 from hep_studies import study_runs
 from hep_studies.plan import Subject
 from hep_studies.study_files import Study
+from hep_studies.study_result import RESULT_FILE, read_study_result
 from hep_studies.study_runs import busy_cores, check_settings_have_effect, code_digest
 from hep_studies.workloads.images_settings import MnistSettings
 from models.networks.hlf_settings import HlfSettings
@@ -134,6 +135,7 @@ def test_new_checks_of_the_times_reach_the_result_of_finished_runs(
     result = study_runs.run_study(run_folder, study, tmp_path, "compare")
 
     assert result.checks == new_checks
+    assert read_study_result(tmp_path / RESULT_FILE).checks == new_checks
 
 
 def test_settings_without_effect_on_one_worker_are_refused_for_all_runs_at_once() -> None:

@@ -3,32 +3,41 @@ MPI."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from example_study import example_plan
 
 from hep_studies import time_checks
+from hep_studies.other_work import OtherWork
 from hep_studies.plan import PlannedRun, Subject
 from hep_studies.study_result import TimeCheck
 from hep_studies.synthetic_workload import SyntheticWorkload
 from hep_studies.time_checks import check_times
 from hep_studies.workloads.surface_settings import SurfaceSettings
+from training.launching.message_probe import Measurement
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 STEP_SECONDS = 2e-3
 
 
-def planned_runs(folder: Path, **changes: Any) -> list[PlannedRun]:
-    cluster = {
-        "step_seconds": STEP_SECONDS,
-        "event_seconds": 0.0,
-        "jitter": 0.1,
-        "slow_ranks": {1: 3.0},
-    }
+CLUSTER = {
+    "step_seconds": STEP_SECONDS,
+    "event_seconds": 0.0,
+    "jitter": 0.1,
+    "slow_ranks": {1: 3.0},
+}
+
+
+def planned_runs(
+    folder: Path, *, cluster: dict[str, Any] = CLUSTER, **changes: Any
+) -> list[PlannedRun]:
     return example_plan(Subject(SurfaceSettings()), folder, cluster=cluster, **changes)
 
 
@@ -59,51 +68,213 @@ def test_the_settings_of_a_plugin_are_written_and_read_without_a_warning() -> No
     assert (completed.returncode, completed.stderr) == (0, "")
 
 
+#: Checks that an earlier version of the code stored.
+OLD_CHECK = {
+    "method": "ar-sgd",
+    "step_seconds": 1e-3,
+    "workers": 4,
+    "measured": 1.3e-3,
+    "simulated": 1.1e-3,
+}
+
+
+def test_a_check_of_an_earlier_version_is_read_as_a_single_measurement() -> None:
+    (check,) = time_checks._CHECKS.validate_python([OLD_CHECK])
+
+    assert (check.repeats, check.spread, check.refused) == (1, 0.0, "")
+    assert check.sleep_seconds == check.step_seconds
+    assert check.gap == pytest.approx(2e-4)
+
+
+class FakeMeasurement:
+    """Replaces the measurement, which would start ranks; the machine has four cores.
+
+    It keeps the workloads of each measurement. `load`: cores that other work keeps busy in it.
+    """
+
+    def __init__(self) -> None:
+        self.measured: list[list[SyntheticWorkload]] = []
+        self.load: dict[str, float] = {}
+        self.load_between = 0.0
+
+    def measure(self, workloads: list[SyntheticWorkload], _: Path) -> list[TimeCheck]:
+        self.measured.append(workloads)
+        return [
+            TimeCheck(
+                workload.method,
+                workload.step_seconds,
+                workload.train.workers,
+                measured=3.0,
+                simulated=2.0,
+                load=self.load.get(workload.method, 0.0),
+            )
+            for workload in workloads
+        ]
+
+    @property
+    def methods(self) -> list[list[str]]:
+        """The methods of each measurement."""
+        return [[workload.method for workload in workloads] for workloads in self.measured]
+
+
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[list[SyntheticWorkload]]:
-    """The workloads of each measurement, which is replaced by a fixed result."""
-    measurements: list[list[SyntheticWorkload]] = []
-
-    def measure(workloads: list[SyntheticWorkload], _: Path) -> list[TimeCheck]:
-        measurements.append(workloads)
-        return [TimeCheck("ar-sgd", STEP_SECONDS, 8, 3.0, 2.0)]
-
-    monkeypatch.setattr(time_checks, "_measure", measure)
-    return measurements
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeasurement:
+    measurement = FakeMeasurement()
+    monkeypatch.setattr(time_checks, "_measure", measurement.measure)
+    monkeypatch.setattr(time_checks, "_present_load", lambda: measurement.load_between)
+    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
+    return measurement
 
 
 def test_every_method_is_checked_with_its_step_and_as_many_workers_as_fit(
-    tmp_path: Path, measured: list[list[SyntheticWorkload]]
+    tmp_path: Path, fake: FakeMeasurement
 ) -> None:
     """One worker exchanges nothing, so that SGD needs no check."""
     runs = planned_runs(
         tmp_path, vary={"train.workers": [4, 32], "train.learning_rate": [0.1, 0.2]}
     )
 
-    (check,) = check_times(runs, tmp_path / "timing", cores=4, code="")
+    checks = check_times(runs, tmp_path / "timing", cores=4, code="")
 
-    assert check.gap == 1.0
-    (workloads,) = measured
-    assert [workload.method for workload in workloads] == ["ar-sgd", "ad-psgd"]
-    for workload in workloads:
+    assert [check.gap for check in checks] == [1.0, 1.0]
+    assert fake.methods == [["ar-sgd", "ad-psgd"]]
+    for workload in fake.measured[0]:
         assert workload.step_seconds == STEP_SECONDS
         assert workload.train.workers == 8
         assert workload.cluster.workers_per_host == 8
         assert workload.cluster.slow_ranks == {}
 
 
+def test_a_long_step_is_checked_by_a_shorter_sleep(tmp_path: Path, fake: FakeMeasurement) -> None:
+    """So the time of a check has a limit."""
+    cluster = {"step_seconds": 0.3, "event_seconds": 2e-3}
+    runs = planned_runs(tmp_path, cluster=cluster, train={"workers": 2, "batch_size": 50})
+
+    check_times(runs, tmp_path / "timing", cores=4, code="")
+
+    for workload in fake.measured[0]:
+        assert workload.step_seconds == pytest.approx(0.4)
+        assert workload.cluster.step_of(50) == pytest.approx(0.02)
+        assert workload.cluster.event_seconds == pytest.approx(1e-4)
+
+
+def test_an_epoch_of_a_check_has_an_outer_step_of_slowmo(
+    tmp_path: Path, fake: FakeMeasurement
+) -> None:
+    runs = planned_runs(tmp_path, train={"workers": 2, "batch_size": 10, "slowmo": {"tau": 30}})
+
+    check_times(runs, tmp_path / "timing", cores=4, code="")
+
+    assert [workload.rows for workload in fake.measured[0]] == [[300, 300], [300, 300]]
+
+
 def test_times_are_measured_once_and_again_after_a_change_of_the_code(
-    tmp_path: Path, measured: list[list[SyntheticWorkload]]
+    tmp_path: Path, fake: FakeMeasurement
 ) -> None:
     runs = planned_runs(tmp_path)
 
     for code in ("old", "old", "new"):
         check_times(runs, tmp_path / "timing", cores=4, code=code)
 
-    assert len(measured) == 2
+    assert len(fake.measured) == 2
+
+
+def test_only_refused_checks_are_measured_again_a_few_times_and_by_the_next_command(
+    tmp_path: Path, fake: FakeMeasurement
+) -> None:
+    runs = planned_runs(tmp_path)
+    fake.load = {"ad-psgd": 1.4}
+
+    checks = check_times(runs, tmp_path / "timing", cores=4, code="")
+
+    assert [check.refused for check in checks] == ["", "the machine was busy, load 1.4 of 4 cores"]
+    assert fake.methods == [["ar-sgd", "ad-psgd"], ["ad-psgd"], ["ad-psgd"]]
+    fake.load = {}
+    for _ in range(2):
+        checks = check_times(runs, tmp_path / "timing", cores=4, code="")
+        assert [check.refused for check in checks] == ["", ""]
+    assert fake.methods[3:] == [["ad-psgd"]]
+
+
+def test_a_machine_that_stays_busy_gets_no_further_attempt(
+    tmp_path: Path, fake: FakeMeasurement
+) -> None:
+    fake.load = {"ar-sgd": 1.4, "ad-psgd": 1.4}
+    fake.load_between = 1.4
+
+    checks = check_times(planned_runs(tmp_path), tmp_path / "timing", cores=4, code="")
+
+    assert all(check.refused for check in checks)
+    assert len(fake.measured) == 1
+
+
+def set_repeats(
+    monkeypatch: pytest.MonkeyPatch, *, seconds: Sequence[float], load: Sequence[float]
+) -> None:
+    """Replace the answers of ranks; all workloads get the same numbers, one for each repeat."""
+
+    def answers(_: Any, program: Sequence[str], **__: Any) -> list[list[float]]:
+        workloads = json.loads(Path(program[1]).read_text())
+        return [
+            [repeat_seconds, repeat_load]
+            for repeat_seconds, repeat_load in zip(seconds, load, strict=True)
+            for _ in workloads
+        ]
+
+    messages = [
+        Measurement(operation, 2, nbytes, 1e-5)
+        for operation in ("all-reduce", "memory")
+        for nbytes in (256, 32_768)
+    ]
+    monkeypatch.setattr(time_checks, "run_measurement", answers)
+    monkeypatch.setattr(time_checks, "measure_messages", lambda *_, **__: messages)
+    monkeypatch.setattr(OtherWork, "busy_cores", lambda *_: 0.0)
+
+
+def test_one_disturbed_repeat_changes_neither_the_time_nor_the_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first repeat alone, 13.8 ms, would be taken for the time of a step."""
+    seconds = [13.8e-3, 2.3e-3, 2.34e-3, 2.28e-3, 2.32e-3]
+    set_repeats(monkeypatch, seconds=seconds, load=[1.9, 0.1, 0.0, 0.0, 0.1])
+
+    checks = check_times(planned_runs(tmp_path), tmp_path / "timing", cores=2, code="")
+
+    for check in checks:
+        assert (check.measured, check.load, check.repeats) == (2.32e-3, 0.1, 5)
+        assert check.spread == pytest.approx(0.02e-3)
+        assert check.refused == ""
+
+
+def test_repeats_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_checks, "_ATTEMPTS", 1)
+    seconds = [13.8e-3, 2.3e-3, 2.34e-3, 2.28e-3, 9.32e-3]
+    set_repeats(monkeypatch, seconds=seconds, load=[0.0] * 5)
+
+    check, _ = check_times(planned_runs(tmp_path), tmp_path / "timing", cores=2, code="")
+
+    assert check.refused == "its repeats differ by 3.51 ms, in a step of 2 ms"
+
+
+@pytest.fixture
+def busy_process() -> Iterator[None]:
+    """A process that keeps a core busy."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    yield
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check only once, with few and short repeats."""
+    monkeypatch.setattr(time_checks, "_ATTEMPTS", 1)
+    monkeypatch.setattr(time_checks, "_REPEATS", 3)
+    monkeypatch.setattr(time_checks, "_REPEAT_SECONDS", 0.2)
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("short")
 def test_ranks_sleep_for_the_step_and_exchange(tmp_path: Path) -> None:
     runs = planned_runs(tmp_path, train={"workers": 2, "slowmo": {"tau": 4}})
 
@@ -114,3 +285,17 @@ def test_ranks_sleep_for_the_step_and_exchange(tmp_path: Path) -> None:
         # Jitter makes the mean of the fastest epoch a little shorter than a step.
         assert check.measured > 0.8 * STEP_SECONDS
         assert check.simulated > 0.8 * STEP_SECONDS
+        assert check.repeats == 3
+        assert check.sleep_seconds == pytest.approx(STEP_SECONDS)
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("short", "busy_process")
+def test_a_check_beside_other_work_is_refused_with_its_load(tmp_path: Path) -> None:
+    runs = planned_runs(tmp_path, train={"workers": 2})
+
+    checks = check_times(runs, tmp_path / "timing", cores=psutil.cpu_count() or 1, code="")
+
+    for check in checks:
+        assert check.load > 0.3
+        assert check.refused.startswith(f"the machine was busy, load {check.load:.1f} of ")

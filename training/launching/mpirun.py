@@ -159,15 +159,20 @@ def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
 
 
 def measure_messages(
-    settings: TrainSettings, sizes: Sequence[int], hosts: Hosts = no_hosts
+    settings: TrainSettings,
+    sizes: Sequence[int],
+    hosts: Hosts = no_hosts,
+    *,
+    timeout: float = _MEASURE_SECONDS,
 ) -> list[Measurement]:
     """Measure all-reduces, averages and pushes of vectors between the ranks of a run.
 
     `sizes`: sizes of the vectors [bytes]. `hosts`: as in `training.launching.launcher.launch`.
+    `timeout`: time after which it has failed [s].
     """
     network = settings.algorithm.transport_options.network or ""
     probe = ("training.launching.message_probe", network, *map(str, sizes))
-    measured = run_measurement(settings, probe, hosts)
+    measured = run_measurement(settings, probe, hosts, timeout=timeout)
     return [Measurement(**measurement) for measurement in measured]
 
 

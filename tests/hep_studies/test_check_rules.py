@@ -1,0 +1,150 @@
+"""Checks of simulated times are refused where other work, their repeats or each other speak
+against them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hep_studies.check_rules import is_busy, judge_checks
+from hep_studies.simulator.cluster import ClusterSettings
+from hep_studies.study_result import TimeCheck
+from hep_studies.synthetic_workload import SyntheticWorkload
+from training.settings import TrainSettings
+
+STEP_SECONDS = 1e-3
+#: A disturbed check of AR-SGD, with the numbers that were once published.
+DISTURBED, UNDISTURBED = 13.8e-3, 1.53e-3
+
+
+@pytest.fixture(autouse=True)
+def _machine_of_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.cpu_count", lambda: 2)
+
+
+def workload_of(method: str, **train: Any) -> SyntheticWorkload:
+    settings = TrainSettings.model_validate({"workers": 4, **train})
+    return SyntheticWorkload(method, STEP_SECONDS, settings, ClusterSettings(), 10, [5] * 4)
+
+
+def check_of(workload: SyntheticWorkload, measured: float, **fields: Any) -> TimeCheck:
+    return TimeCheck(workload.method, STEP_SECONDS, 4, measured, STEP_SECONDS, **fields)
+
+
+PLAIN = workload_of("plain")
+SLOWMO = workload_of("with slowmo", slowmo={"tau": 12})
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"load": 0.2, "spread": 1e-4}, ""),
+        ({"load": 1.36}, "the machine was busy, load 1.4 of 2 cores"),
+        ({"spread": 1.1e-4}, "its repeats differ by 0.11 ms, in a step of 1 ms"),
+    ],
+)
+def test_other_work_and_a_large_spread_refuse_a_check(fields: dict[str, Any], reason: str) -> None:
+    (check,) = judge_checks([PLAIN], [check_of(PLAIN, 1.2e-3, **fields)], cores=2)
+
+    assert check.refused == reason
+
+
+def test_a_reason_of_an_earlier_measurement_is_forgotten() -> None:
+    (check,) = judge_checks([PLAIN], [check_of(PLAIN, 1.2e-3, refused="busy")], cores=2)
+
+    assert check.refused == ""
+
+
+def test_cores_that_the_ranks_may_not_use_are_there_for_other_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("psutil.cpu_count", lambda: 8)
+
+    assert not is_busy(6.1, cores=2)
+    assert is_busy(6.3, cores=2)
+
+
+def test_a_method_that_does_more_in_less_time_refuses_both_checks() -> None:
+    checks = [check_of(PLAIN, DISTURBED), check_of(SLOWMO, UNDISTURBED)]
+
+    checks = judge_checks([PLAIN, SLOWMO], checks, cores=2)
+
+    reason = "plain takes 13.8 ms a step, but with slowmo, which does more, 1.53 ms"
+    assert [check.refused for check in checks] == [reason, reason]
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        (
+            {"algorithm": {"name": "local-sgd", "local_steps": 8}, "epochs": 4},
+            {"algorithm": {"name": "local-sgd", "local_steps": 2}, "epochs": 9},
+        ),
+        (
+            {"algorithm": "ad-psgd"},
+            {"algorithm": "ad-psgd", "slowmo": {"exact_average": False}},
+        ),
+        (
+            {"algorithm": "ad-psgd", "slowmo": {"exact_average": False}},
+            {"algorithm": "ad-psgd", "slowmo": {"exact_average": True}},
+        ),
+        ({"slowmo": {"tau": 12}}, {"slowmo": {"tau": 6}}),
+    ],
+)
+def test_methods_are_ordered_by_how_often_they_communicate(
+    less: dict[str, Any], more: dict[str, Any]
+) -> None:
+    workloads = [workload_of("less", **less), workload_of("more", **more)]
+    in_order = [check_of(workloads[0], UNDISTURBED), check_of(workloads[1], DISTURBED)]
+    in_wrong_order = [check_of(workloads[0], DISTURBED), check_of(workloads[1], UNDISTURBED)]
+
+    assert not any(check.refused for check in judge_checks(workloads, in_order, cores=2))
+    assert all(check.refused for check in judge_checks(workloads, in_wrong_order, cores=2))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        workload_of("other", algorithm="ad-psgd", slowmo={}),
+        workload_of("other", batch_size=7, slowmo={}),
+        workload_of("more often and less often", slowmo={}, algorithm="local-sgd"),
+        SLOWMO._replace(step_seconds=2e-3),
+        SLOWMO._replace(num_parameters=11),
+    ],
+)
+def test_workloads_that_differ_otherwise_are_not_ordered(other: SyntheticWorkload) -> None:
+    checks = [check_of(PLAIN, DISTURBED), check_of(other, UNDISTURBED)]
+
+    assert not any(check.refused for check in judge_checks([PLAIN, other], checks, cores=2))
+
+
+@pytest.mark.parametrize(("plain", "is_refused"), [(1.62e-3, False), (1.7e-3, True)])
+def test_the_order_holds_within_the_spreads(plain: float, is_refused: bool) -> None:
+    """The spreads and a part of the step leave 0.11 ms to chance."""
+    checks = [check_of(PLAIN, plain, spread=4e-5), check_of(SLOWMO, 1.53e-3, spread=2e-5)]
+
+    checks = judge_checks([PLAIN, SLOWMO], checks, cores=2)
+
+    assert [bool(check.refused) for check in checks] == [is_refused, is_refused]
+
+
+def test_a_check_that_other_work_disturbed_spoils_no_other() -> None:
+    disturbed = check_of(PLAIN, DISTURBED, load=1.4)
+
+    _, undisturbed = judge_checks(
+        [PLAIN, SLOWMO], [disturbed, check_of(SLOWMO, UNDISTURBED)], cores=2
+    )
+
+    assert undisturbed.refused == ""
+
+
+def test_a_shorter_simulated_step_is_no_contradiction() -> None:
+    """Epochs of more steps have other computing times, in the simulator and on the ranks."""
+    checks = [
+        check_of(PLAIN, 1.7e-3),
+        replace(check_of(SLOWMO, 1.53e-3), simulated=0.85 * STEP_SECONDS),
+    ]
+
+    assert not any(check.refused for check in judge_checks([PLAIN, SLOWMO], checks, cores=2))
