@@ -1,228 +1,295 @@
-"""Writes the reference pages of the site from the code (config keys, commands, features, algorithms), and `full.yaml`.
+"""Writes the reference pages of the site from the code, and `full.yaml`.
 
-A key is documented by its field, a command by its options, a feature by its row in the column
-table, an algorithm by its registration and the docstrings of its file.
+A key of the config is documented by its field, a command by its options, a feature by its row in
+the column table, an algorithm by its registration and the docstrings of its file.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
-import itertools
-import json
-import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import typer
 import yaml
-from pydantic import BaseModel
+from config_keys import (
+    Key,
+    Schema,
+    alternatives,
+    is_section,
+    keys_below,
+    meanings_of_values,
+    schema_of,
+    section_in,
+)
 
 import pipeline.api
-from features.columns import COLUMNS, INPUT_COLUMNS
+from features.columns import COLUMNS, INPUT_COLUMNS, Feature
 from ingestion.schema import COLLECTIONS, SCALARS
 from pipeline.cli import app
 from pipeline.config import Config
-from training.algorithms.method import Traits
+from training.algorithms.method import Method, Traits
 from training.algorithms.registry import METHODS, SlowMo
 from training.settings import TrainSettings
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_LIMITS: Final = {
-    "minimum": "at least",
-    "exclusiveMinimum": "above",
-    "maximum": "at most",
-    "exclusiveMaximum": "below",
-}
-
+#: Longest line of `full.yaml`.
 _WIDTH: Final = 120
-
-Schema = dict[str, Any]
 
 
 def config_page() -> str:
-    """Every key of the config, a table for each section."""
+    """Return the page of all config keys: a table for each section."""
     schema = schema_of(Config)
-    top: list[Row] = []
+    keys_outside: list[Key] = []
     sections: list[str] = []
     for name, field in schema["properties"].items():
-        rows = list(_rows(name, field, schema))
-        if inner := _model_in(field, schema):
-            sections.append(f"## {name}\n\n{inner['description']}\n\n{_table_of_keys(rows)}")
+        keys = list(keys_below(name, field, schema))
+        section = section_in(field, schema)
+        if section is None:
+            keys_outside += keys
         else:
-            top += rows
-    return "\n".join(
-        [
-            "# Config keys",
-            "",
-            "`--set key=value` overrides one.",
-            "",
-            _table_of_keys(top),
-            *sections,
-        ]
-    )
+            sections.append(f"## {name}\n\n{section['description']}\n\n{_table_of_keys(keys)}")
+    head = ["# Config keys", "", "`--set key=value` overrides one.", ""]
+    return "\n".join([*head, _table_of_keys(keys_outside), *sections])
+
+
+def _table_of_keys(keys: Iterable[Key]) -> str:
+    rows = []
+    for key in keys:
+        default = "required"
+        if key.default == "null":
+            default = "not set"
+        elif key.default:
+            default = _code(key.default)
+        rows.append([_code(key.name), default, key.values, key.meaning])
+    return _table(("key", "default", "value", "meaning"), rows)
 
 
 def full_config() -> str:
-    """The text of `pipeline/configs/full.yaml`: every key with its default, and its meaning as a comment."""
+    """Return `full.yaml`: every key with its default, and its meaning as a comment."""
     schema = schema_of(Config)
-    head = "All keys with their defaults; names and paths are examples. Copy what you change into a file of your own."
-    return "\n".join([*_comment(head, ""), *_keys(schema["properties"], schema, "")]) + "\n"
+    head = (
+        "All keys with their defaults; names and paths are examples. Copy what you change into a "
+        "file of your own."
+    )
+    lines = [*_comment(head, ""), *_yaml_of_section(schema["properties"], schema, "")]
+    return "\n".join(lines) + "\n"
 
 
-def schema_of(section: type[BaseModel]) -> Schema:
-    """The JSON schema of a section of the config; the docstrings below its keys are their descriptions."""
-    schema = section.model_json_schema()
-    known = {each.__name__: each for each in _classes_below(BaseModel)}
-    for name, content in {section.__name__: schema, **schema.get("$defs", {})}.items():
-        for kind in known[name].__mro__[::-1] if name in known else ():
-            for key, words in _documented(kind).items():
-                if key in content.get("properties", ()):
-                    content["properties"][key]["description"] = words
-    return schema
+def _yaml_of_section(fields: Schema, schema: Schema, indent: str) -> Iterator[str]:
+    """Yield lines of YAML for the keys of a section, each below the comment on its meaning."""
+    for name, field in fields.items():
+        is_top_level = not indent
+        if is_top_level:
+            yield ""
+        section = section_in(field, schema)
+        if section is not None and is_section(field):
+            yield from _comment(field.get("description") or section["description"], indent)
+            yield f"{indent}{name}:"
+            yield from _yaml_of_section(section["properties"], schema, indent + "  ")
+            continue
+        yield from _comment(field["description"], indent)
+        for text in _remarks(name, field, schema):
+            yield from _comment(text, indent, hang="  ")
+        value = field["default"] if "default" in field else field["examples"][0]
+        if section is not None and value:
+            # A list of sections shows the keys of each in their order.
+            yield f"{indent}{name}:"
+            for entry in value:
+                ordered = {key: entry[key] for key in section["properties"] if key in entry}
+                yield f"{indent}  - {_flow(ordered)}"
+        else:
+            yield f"{indent}{name}: {_flow(value)}"
 
 
-def _classes_below(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _classes_below(each)
+def _remarks(name: str, field: Schema, schema: Schema) -> list[str]:
+    """Return what a comment adds to the meaning of a key: its values, and the keys below it."""
+    key, *inner_keys = keys_below(name, field, schema)
+    sections = alternatives(field, schema)
+    remarks = meanings_of_values(field)
+    if not remarks and not sections:
+        remarks = [_choice(key).strip()]
+    remarks += [f"`{option}`: {section['description']}" for option, section in sections.items()]
+    for inner_key in inner_keys:
+        inner_name = inner_key.name.partition(".")[2]
+        default = f" (default {inner_key.default})" if inner_key.default else ""
+        remarks.append(f"`{inner_name}`{default}: {inner_key.meaning}{_choice(inner_key)}")
+    return remarks
 
 
-def _documented(kind: type) -> dict[str, str]:
-    """Own attributes of a class, and the docstrings below them."""
-    if kind.__module__ in {"builtins", "pydantic.main"}:
-        return {}
-    module = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
-    found = {}
-    for node in (
-        each
-        for each in ast.walk(module)
-        if isinstance(each, ast.ClassDef) and each.name == kind.__name__
-    ):
-        for member, below in itertools.pairwise(node.body):
-            if isinstance(member, (ast.Assign, ast.AnnAssign)) and isinstance(below, ast.Expr):
-                name = member.target if isinstance(member, ast.AnnAssign) else member.targets[0]
-                found[ast.unparse(name)] = " ".join(str(ast.literal_eval(below.value)).split())
-    return found
+def _choice(key: Key) -> str:
+    """Return a sentence with the values of a key that has a choice; empty for others."""
+    return f" Values: {key.values}." if key.values.startswith("`") else ""
+
+
+def _comment(text: str, indent: str, hang: str = "") -> list[str]:
+    """Return the lines of a YAML comment; `hang` indents the text, and further lines twice."""
+    first_line = f"{indent}# {hang}"
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=first_line,
+        subsequent_indent=first_line + hang,
+        break_on_hyphens=False,
+    )
+
+
+def _flow(value: object) -> str:
+    """Return a value as YAML on one line."""
+    listed: str = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=10**6)
+    return listed.strip().removeprefix("[").removesuffix("]")
 
 
 def commands_page() -> str:
-    """Every command with its arguments and options."""
+    """Return the page of all commands with their arguments and options."""
     group: Any = typer.main.get_command(app)
     context = typer.Context(group)
-    shown = {name: command for name, command in group.commands.items() if not command.hidden}
-    options = {
-        name: [_option(each, context) for each in command.params] for name, command in shown.items()
-    }
-    shared = [row for row in options["run"] if all(row in rows for rows in options.values())]
+    commands = {name: command for name, command in group.commands.items() if not command.hidden}
+    options_of = {name: _options(command, context) for name, command in commands.items()}
+    shared_options = [
+        option
+        for option in options_of["run"]
+        if all(option in options for options in options_of.values())
+    ]
     heads = ("option", "meaning")
-    parts = ["# Commands", "", "All commands take:", "", _table(heads, filter(None, shared))]
-    for name, command in shown.items():
-        own = [row for row in options[name] if row and row not in shared]
-        parts += [f"## {name}", "", str(command.help), "", _table(heads, own) if own else ""]
-    return "\n".join(parts)
+    lines = ["# Commands", "", "All commands take:", "", _table(heads, shared_options)]
+    for name, command in commands.items():
+        options = [option for option in options_of[name] if option not in shared_options]
+        table = _table(heads, options) if options else ""
+        lines += [f"## {name}", "", str(command.help), "", table]
+    return "\n".join(lines)
+
+
+def _options(command: Any, context: typer.Context) -> list[list[str]]:
+    """Return spelling and help of each argument and option of a command that is not hidden."""
+    options = []
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if record:
+            spelling, meaning = record
+            options.append([_code(spelling), meaning])
+    return options
 
 
 def features_page() -> str:
-    """Every number that a network takes, and every field of the events that they are computed from."""
-    parts = ["# Features", "", "## Columns of the features Parquet", ""]
-    rows = [
-        [_code(c.name), f"list of {c.dtype}" if c.is_list else c.dtype, c.unit, c.meaning]
-        for c in COLUMNS.values()
-    ]
-    parts.append(_table(("column", "type", "unit", "meaning"), rows))
-    for name, column in INPUT_COLUMNS.items():
-        numbered = [
-            [
-                str(i),
-                _code(f.name),
-                f.unit,
-                f.meaning,
-                ("standard" if f.is_scaled else "none")
-                + (f", log above {f.log_above:g}" if f.log_above else ""),
-            ]
-            for i, f in enumerate(column.features)
-        ]
-        parts += [f"## {name}", "", _table(("", "feature", "unit", "meaning", "scaling"), numbered)]
-    fields = SCALARS | {
-        f"{group}.{name}": f for group, inner in COLLECTIONS.items() for name, f in inner.items()
-    }
-    rows = [
-        [
-            _code(name),
-            _code(f.branch) + (" (optional)" if name == "weight" else ""),
-            f.dtype,
-            f.unit or "1",
-        ]
-        for name, f in fields.items()
-    ]
-    parts += [
-        "## Fields of the events Parquet",
+    """Return the page of the numbers that networks take, and of the fields behind them."""
+    columns = []
+    for column in COLUMNS.values():
+        dtype = f"list of {column.dtype}" if column.is_list else column.dtype
+        columns.append([_code(column.name), dtype, column.unit, column.meaning])
+    sections = [
+        "# Features",
         "",
-        _table(("field", "Delphes branch", "type", "unit"), rows),
+        "## Columns of the features Parquet",
+        "",
+        _table(("column", "type", "unit", "meaning"), columns),
     ]
-    return "\n".join(parts)
+    for name, input_column in INPUT_COLUMNS.items():
+        rows = []
+        for number, feature in enumerate(input_column.features):
+            rows.append(
+                [
+                    str(number),
+                    _code(feature.name),
+                    feature.unit,
+                    feature.meaning,
+                    _scaling(feature),
+                ]
+            )
+        heads = ("", "feature", "unit", "meaning", "scaling")
+        sections += [f"## {name}", "", _table(heads, rows)]
+    sections += ["## Fields of the events Parquet", "", _table_of_fields()]
+    return "\n".join(sections)
+
+
+def _scaling(feature: Feature) -> str:
+    scaling = "standard" if feature.is_scaled else "none"
+    if feature.log_above:
+        scaling += f", log above {feature.log_above:g}"
+    return scaling
+
+
+def _table_of_fields() -> str:
+    fields = dict(SCALARS)
+    for group, fields_of_group in COLLECTIONS.items():
+        for name, field in fields_of_group.items():
+            fields[f"{group}.{name}"] = field
+    rows = []
+    for name, field in fields.items():
+        remark = " (optional)" if name == "weight" else ""
+        rows.append([_code(name), _code(field.branch) + remark, field.dtype, field.unit or "1"])
+    return _table(("field", "Delphes branch", "type", "unit"), rows)
 
 
 def algorithms_page() -> str:
-    """Every method of distributed training: the words of its file, its traits, and its keys."""
-    without = ", ".join(
-        _code(name) for name, method in METHODS.items() if method.traits.joint_model
-    )
-    parts = [
+    """Return the page of the methods of distributed training: words, traits and keys of each."""
+    with_joint_model = [name for name, method in METHODS.items() if method.traits.joint_model]
+    exceptions = ", ".join(map(_code, with_joint_model))
+    sections = [
         "# Algorithms",
         "",
-        f"`train.algorithm` names the method; SlowMo goes around each but {without}.",
+        f"`train.algorithm` names the method; SlowMo goes around each but {exceptions}.",
         "",
     ]
     for name, method in METHODS.items():
-        schema = schema_of(method.settings)
-        own = {key: field for key, field in schema["properties"].items() if key != "name"}
-        rows = [row for key, field in own.items() for row in _rows(key, field, schema)]
-        traits = (trait for trait, value in asdict(method.traits).items() if value is True)
-        parts += [
-            *_algorithm(name, method.algorithm),
-            f"Traits: {', '.join(traits).replace('_', ' ') or 'none'}.",
-            "",
-        ]
-        parts += [f"    {_command(name, method.traits)}", ""]
-        parts += [_table_of_keys(rows)] if rows else []
-    return "\n".join([*parts, *_algorithm("slowmo", SlowMo)])
+        sections += _section_of_method(name, method)
+    return "\n".join([*sections, *_docstrings("slowmo", SlowMo)])
+
+
+def _section_of_method(name: str, method: Method) -> list[str]:
+    """Return the docstrings of a method, its traits, its command and a table of its keys."""
+    schema = schema_of(method.settings)
+    keys: list[Key] = []
+    for key_name, field in schema["properties"].items():
+        if key_name != "name":
+            keys += keys_below(key_name, field, schema)
+    traits = [trait for trait, value in asdict(method.traits).items() if value is True]
+    lines = [
+        *_docstrings(name, method.algorithm),
+        f"Traits: {', '.join(traits).replace('_', ' ') or 'none'}.",
+        "",
+        f"    {_command(name, method.traits)}",
+        "",
+    ]
+    if keys:
+        lines.append(_table_of_keys(keys))
+    return lines
 
 
 def _command(name: str, traits: Traits) -> str:
-    """The command line that trains the networks of the demo with a method; keys that are so by default are left out."""
-    fields, keys = TrainSettings.model_fields, {"workers": 4} | traits.required_values
-    changed = {
-        key: value
-        for key, value in keys.items()
-        if key == "workers" or value != fields[key].default
-    }
-    chosen = (
-        f"--set train.{key}={value}" for key, value in ({"algorithm": name} | changed).items()
-    )
-    return " ".join((".venv/bin/python -m pipeline train --config demo", *chosen))
+    """Return the command that trains the networks of the demo with a method.
+
+    Keys whose default the method needs anyway are left out.
+    """
+    fields = TrainSettings.model_fields
+    values: dict[str, object] = {"workers": 4, **traits.required_values}
+    command = f".venv/bin/python -m pipeline train --config demo --set train.algorithm={name}"
+    for key, value in values.items():
+        if key == "workers" or value != fields[key].default:
+            command += f" --set train.{key}={value}"
+    return command
 
 
-def _algorithm(name: str, kind: type) -> list[str]:
-    """The docstrings of a file and its class, and a link to it."""
-    words = [inspect.getdoc(each) or "" for each in (inspect.getmodule(kind), kind)]
-    source = Path(inspect.getfile(kind)).relative_to(ROOT).as_posix()
-    shown = (f"{each.partition('Args:')[0].strip()}\n" for each in words)
-    return [f"## {name}", "", *shown, f"[{source}](../{source})", ""]
+def _docstrings(name: str, algorithm: type) -> list[str]:
+    """Return the docstrings of the file and the class of a method, and a link to the file."""
+    lines = [f"## {name}", ""]
+    for documented in (inspect.getmodule(algorithm), algorithm):
+        docstring = inspect.getdoc(documented) or ""
+        lines.append(f"{docstring.partition('Args:')[0].strip()}\n")
+    source = Path(inspect.getfile(algorithm)).relative_to(ROOT).as_posix()
+    return [*lines, f"[{source}](../{source})", ""]
 
 
 def api_page() -> str:
-    """What other programs may import; mkdocstrings fills it in."""
-    shown = (
-        f"::: {getattr(pipeline.api, name).__module__}.{name}" for name in pipeline.api.__all__
-    )
-    return "\n\n".join(["# Python", "[From Python](../library.md) has an example of each.", *shown])
+    """Return the page of what other programs may import; mkdocstrings fills it in."""
+    paragraphs = ["# Python", "[From Python](../library.md) has an example of each."]
+    for name in pipeline.api.__all__:
+        module = getattr(pipeline.api, name).__module__
+        paragraphs.append(f"::: {module}.{name}")
+    return "\n\n".join(paragraphs)
 
 
 #: The pages by name.
@@ -235,170 +302,15 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 }
 
 
-class Row(NamedTuple):
-    """A key of the config."""
-
-    key: str
-    default: str
-    """As JSON; empty if a value is required."""
-    values: str
-    meaning: str
-
-
-def _table_of_keys(rows: Iterable[Row]) -> str:
-    lines = (
-        [_code(key), _code(default) if default else "required", *words]
-        for key, default, *words in rows
-    )
-    return _table(("key", "default", "value", "meaning"), lines).replace(
-        "| `null` |", "| not set |"
-    )
-
-
-def _rows(key: str, field: Schema, schema: Schema) -> Iterator[Row]:
-    """A row for each key below this one, and one for itself unless it is only a section."""
-    inner = _model_in(field, schema)
-    if inner is None or not _is_section(field):
-        default = json.dumps(field["default"], ensure_ascii=False) if "default" in field else ""
-        yield Row(
-            key,
-            default,
-            _kind(field, schema),
-            " ".join([field.get("description", ""), *_meanings(field)]),
-        )
-    of_kinds: dict[Row, list[str]] = {}
-    for kind, path in field.get("discriminator", {}).get("mapping", {}).items():
-        for name, each in _named({"$ref": path}, schema)["properties"].items():
-            if name != field["discriminator"]["propertyName"]:
-                (row,) = _rows(f"{key}.{name}", each, schema)
-                of_kinds.setdefault(row, []).append(_code(kind))
-    yield from (
-        row._replace(meaning=f"{row.meaning} ({', '.join(kinds)})")
-        for row, kinds in of_kinds.items()
-    )
-    if inner is not None:
-        below = key + ("[]." if field.get("type") == "array" else ".")
-        for name, each in inner["properties"].items():
-            yield from _rows(below + name, each, schema)
-
-
-def _keys(fields: Schema, schema: Schema, indent: str) -> Iterator[str]:
-    """Lines of YAML for the keys of a section."""
-    for name, field in fields.items():
-        inner = _model_in(field, schema)
-        if not indent:
-            yield ""
-        if inner is not None and _is_section(field):
-            yield from _comment(field.get("description") or inner["description"], indent)
-            yield f"{indent}{name}:"
-            yield from _keys(inner["properties"], schema, indent + "  ")
-            continue
-        kinds = field.get("discriminator", {}).get("mapping", {})
-        words = [
-            f"`{kind}`: {_named({'$ref': path}, schema)['description']}"
-            for kind, path in kinds.items()
-        ]
-        row, *below = _rows(name, field, schema)
-        for each in below:
-            default = f" (default {each.default})" if each.default else ""
-            words.append(
-                f"`{re.split(r'[.]', each.key, maxsplit=1)[1]}`{default}: {each.meaning}{_choice(each)}"
-            )
-        yield from _comment(field["description"], indent)
-        for text in [*(_meanings(field) or [_choice(row).strip()] * (not kinds)), *words]:
-            yield from _comment(text, indent, hang="  ")
-        value = field["default"] if "default" in field else field["examples"][0]
-        if inner is not None and value:
-            items = (
-                {key: each[key] for key in inner["properties"] if key in each} for each in value
-            )
-            yield from (f"{indent}{name}:", *(f"{indent}  - {_flow(each)}" for each in items))
-        else:
-            yield f"{indent}{name}: {_flow(value)}"
-
-
-def _choice(row: Row) -> str:
-    return f" Values: {row.values}." if row.values.startswith("`") else ""
-
-
-def _comment(words: str, indent: str, hang: str = "") -> list[str]:
-    start = f"{indent}# {hang}"
-    return textwrap.wrap(
-        words, _WIDTH, initial_indent=start, subsequent_indent=start + hang, break_on_hyphens=False
-    )
-
-
-def _flow(value: object) -> str:
-    """A value as YAML on one line."""
-    return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=10**6).strip()[
-        1:-1
-    ]
-
-
-def _model_in(field: Schema, schema: Schema) -> Schema | None:
-    """The section that a field holds: itself, as an option, or in a list."""
-    for each in (field, field.get("items", {}), *field.get("anyOf", [])):
-        found = _named(each, schema)
-        if "properties" in found:
-            return found
-    return None
-
-
-def _is_section(field: Schema) -> bool:
-    """Whether a field is a section, and not an option or a list of sections."""
-    return "$ref" in field or "properties" in field
-
-
-def _named(field: Schema, schema: Schema) -> Schema:
-    found: Schema = schema["$defs"][field["$ref"].rpartition("/")[2]] if "$ref" in field else field
-    return found
-
-
-def _kind(field: Schema, schema: Schema) -> str:
-    """What may stand there, in words."""
-    if "discriminator" in field:
-        return ", ".join(map(_code, field["discriminator"]["mapping"]))
-    found = _named(field, schema)
-    if "enum" in found:
-        return ", ".join(map(_code, found["enum"]))
-    if "anyOf" in found:
-        return " or ".join(
-            _kind(each, schema) for each in found["anyOf"] if each.get("type") != "null"
-        )
-    if found.get("type") == "array":
-        return f"list of: {_kind(found['items'], schema)}"
-    if found.get("type") == "object":
-        return "keys and values"
-    limits = [f"{words} {found[limit]}" for limit, words in _LIMITS.items() if limit in found]
-    return ", ".join(
-        [found.get("format") or found.get("const") or found.get("type", "any"), *limits]
-    )
-
-
-def _meanings(field: Schema) -> list[str]:
-    """What the values of an enumeration mean: the docstrings of its members."""
-    used = [
-        each["$ref"].rpartition("/")[2]
-        for each in (field, *field.get("anyOf", []))
-        if "$ref" in each
-    ]
-    kinds = [kind for kind in StrEnum.__subclasses__() if kind.__name__ in used]
-    return [
-        f"`{kind[name].value}`: {words}"
-        for kind in kinds
-        for name, words in _documented(kind).items()
-    ]
-
-
-def _option(parameter: Any, context: typer.Context) -> list[str]:
-    """Spelling and help; nothing of a hidden one."""
-    record = parameter.get_help_record(context)
-    return [_code(record[0]), record[1]] if record else []
-
-
 def _table(heads: tuple[str, ...], rows: Iterable[list[str]]) -> str:
-    cells = ([" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, ["---"] * len(heads), *cells))
+    """Return a table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *map(_escape_cells, rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _escape_cells(row: list[str]) -> list[str]:
+    """Return the cells of a row, each on one line and without a bare bar."""
+    return [" ".join(cell.split()).replace("|", r"\|") for cell in row]
 
 
 def _code(text: object) -> str:

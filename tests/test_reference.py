@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,14 +23,11 @@ FULL_CONFIG = CHECKOUT / "pipeline" / "configs" / "full.yaml"
 
 
 @pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    """docs/reference.py, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("reference", CHECKOUT / "docs" / "reference.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def reference() -> Iterator[ModuleType]:
+    """The module docs/reference.py, which is in no package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(CHECKOUT / "docs")
+        yield importlib.import_module("reference")
 
 
 def rows_of(page: str) -> list[list[str]]:
