@@ -19,9 +19,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmark_data import hlf_dataset
 from exchange import measure as measure_exchange
 from network_hosts import Network, network, reason_against_hosts
-from workers import hlf_dataset, our_loop
+from workers import our_loop
 
 from features.dataset import FeatureDataset
 from models.networks.hlf_settings import HlfSettings

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import torch
+from benchmark_data import hlf_dataset
 from feature_datasets import write_dataset
-from workers import hlf_dataset
 
 from features.columns import MAX_PARTICLES
 from features.dataset import FeatureDataset

@@ -1,4 +1,4 @@
-"""Benchmark: training against a bare torch loop, two workers, simulator, overhead, a GPU (`make bench`).
+"""Benchmark of training: a bare torch loop, two workers, simulator, overhead, GPU (`make bench`).
 
 Rates are events per second of reading, computing and communicating; validation and checkpoints are
 left out on both sides. Runs of what is compared alternate, and medians of the ratios are shown.
@@ -10,166 +10,35 @@ import argparse
 import json
 import os
 import platform
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
-from feature_datasets import CLASSES, write_dataset
-from torch import nn
-from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
+from bare_torch import bare_loop, distributed_loop
+from benchmark_data import hlf_dataset, in_memory
+from feature_datasets import write_dataset
 
-from features.columns import INPUT_COLUMNS, hlf_names
-from features.dataset import FeatureDataset, RowGroup
-from features.scaling import ColumnStatistics, scaler_json
+from features.dataset import FeatureDataset
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.simulate import simulate
 from models.networks.hlf_settings import HlfSettings
 from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
-from models.saved_model import build, model_spec
 from training.compiled.optimizer import VectorOptimizer
 from training.launching.launcher import launch
-from training.launching.rank import RunSpec, train, without_denormals
+from training.launching.rank import RunSpec, train
 from training.loop.records import read_records
-from training.readers.batch import Rows
-from training.readers.memory import MemoryRows
-from training.readers.sharding import even_parts
 from training.settings import TrainSettings
 from training.transports.transport import Transport
 from training.workloads.hep_settings import HepSettings
 from training.workloads.work import ReaderWork
-
-GROUPS = 16
-
-
-def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
-    """Separable events with the columns that the HLF network reads, and no others."""
-    rng = np.random.default_rng(1)
-    servers = np.random.default_rng(99).normal(0, 1, (len(CLASSES), len(hlf_names())))
-    splits: dict[str, list[RowGroup]] = {}
-    for split, rows in {"train": num_rows, "val": num_rows // 100, "test": num_rows // 100}.items():
-        (folder / split).mkdir(parents=True)
-        splits[split] = []
-        for group in range(GROUPS):
-            count = max(1, rows // GROUPS)
-            labels = rng.integers(0, len(CLASSES), count)
-            hlf = (
-                100 + 10 * (servers[labels] + rng.normal(0, 1, (count, len(hlf_names()))))
-            ).astype(np.float32)
-            columns = {
-                **dict(zip(hlf_names(), hlf.T.copy(), strict=True)),
-                "label": pa.array(labels),
-                "weight": pa.array(np.ones(count)),
-            }
-            name = f"{split}/part-{group:05d}.parquet"
-            pq.write_table(pa.table(columns), folder / name, row_group_size=count)
-            splits[split].append(RowGroup(name, count))
-    dataset = FeatureDataset(
-        folder, CLASSES, [1.0, 1.0, 1.0], splits, {split: [1, 1, 1] for split in splits}
-    )
-    dataset.save(
-        columns={"hlf": scaler_json(ColumnStatistics.from_rows(hlf), INPUT_COLUMNS["hlf"])}
-    )
-    return dataset
-
-
-def bare_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSettings) -> float:
-    """Events per second of the quickest plain torch loop that a user would write: tensors in memory, fused Adam."""
-    torch.manual_seed(settings.seed)
-    network = build(model_spec(model, dataset))
-    device = "cpu" if settings.device == "cpu" or not torch.cuda.is_available() else "cuda"
-    rows = MemoryRows.load(dataset, "train", network.inputs, seed=settings.seed, device=device)
-    return torch_rate(network.to(device), rows, settings)
-
-
-def torch_rate(network: nn.Module, rows: MemoryRows, settings: TrainSettings) -> float:
-    """Events per second of all epochs but the first."""
-    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, fused=True)
-    num_rows, started, count, device = len(rows), 0.0, 0, rows.rows.labels.device
-    with without_denormals():
-        for epoch in range(settings.epochs):
-            if epoch == 1:
-                started = time.perf_counter()
-            order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(epoch)).to(
-                device
-            )
-            for chunk in order.split(settings.batch_size):
-                inputs = plain_batch(rows, chunk)
-                optimizer.zero_grad()
-                functional.cross_entropy(network(*inputs), rows.rows.labels[chunk]).backward()
-                optimizer.step()
-                count += len(chunk) if epoch else 0
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return count / (time.perf_counter() - started)
-
-
-def plain_batch(rows: MemoryRows, chunk: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Columns of some events; particles are cut to the longest."""
-    if rows.rows.lengths is None:
-        return (rows.rows.inputs[0][chunk],)
-    particles, numbers = rows.rows.inputs
-    return particles[chunk, : max(1, int(numbers[chunk].max()))], numbers[chunk]
-
-
-def distributed_rate(folder: str, settings: str) -> None:
-    """The same loop as one of two ranks of DistributedDataParallel over gloo; rank 0 prints the rate of both."""
-    torch.distributed.init_process_group("gloo")
-    rank, selected = torch.distributed.get_rank(), TrainSettings.model_validate_json(settings)
-    dataset = FeatureDataset.load(Path(folder))
-    torch.manual_seed(selected.seed)
-    network = build(model_spec(HlfSettings(), dataset))
-    rows = MemoryRows.load(dataset, "train", network.inputs, seed=selected.seed)
-    half = len(rows) // 2
-    chosen_rows = slice(rank * half, (rank + 1) * half)
-    own_value = Rows(
-        tuple(column[chosen_rows] for column in rows.rows.inputs),
-        rows.rows.labels[chosen_rows],
-        rows.rows.weights[chosen_rows],
-    )
-    rate = 2 * torch_rate(
-        DistributedDataParallel(network), MemoryRows(own_value, selected.seed, [half]), selected
-    )
-    if rank == 0:
-        sys.stdout.write(json.dumps(rate) + "\n")
-    torch.distributed.destroy_process_group()
-
-
-def distributed_loop(dataset: FeatureDataset, settings: TrainSettings) -> float:
-    """Events per second of two ranks of torch's DistributedDataParallel, without a launcher."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        position = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free.getsockname()[1]),
-            "WORLD_SIZE": "2",
-        }
-    command = [sys.executable, __file__, "--ddp", str(dataset.folder), settings.model_dump_json()]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **position, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    output = [rank.communicate(timeout=600)[0] for rank in ranks]
-    return float(output[0].splitlines()[-1])
 
 
 def our_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSettings) -> float:
@@ -210,7 +79,7 @@ def ratios(
 
 
 def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
-    """Items 3 and 4: one worker against the bare loop, and two workers against it."""
+    """One worker against the bare loop, and two workers against it."""
     actual: dict[str, Any] = {}
     memory = {"reader": "arrow", "batch_size": 128, "epochs": 4}
     with tempfile.TemporaryDirectory() as folder:
@@ -250,7 +119,7 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
 
 
 def recurrent(repeats: int) -> dict[str, Any]:
-    """Item 3 for the GRU, on events with about as many particles as real ones."""
+    """One worker against the bare loop, on events with about as many particles as real ones."""
     with tempfile.TemporaryDirectory() as folder:
         rows = {"train": [64] * 8, "val": [16], "test": [16]}
         dataset = write_dataset(Path(folder) / "particles", rows=rows, max_particles=801)
@@ -267,7 +136,10 @@ def recurrent(repeats: int) -> dict[str, Any]:
 
 
 def gpu(rows: int, repeats: int) -> dict[str, Any]:
-    """A rank on the GPU against the bare loop on the GPU, and against a rank on one core; empty without a GPU."""
+    """A rank on the GPU against the bare loop there, and against a rank on one core.
+
+    The result is empty without a GPU.
+    """
     actual: dict[str, Any] = {}
     if not torch.cuda.is_available():
         return actual
@@ -300,20 +172,8 @@ def gpu(rows: int, repeats: int) -> dict[str, Any]:
     return actual
 
 
-def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, nn.Module]:
-    """Separable events in memory, and the HLF network for them."""
-    torch.manual_seed(1)
-    with tempfile.TemporaryDirectory() as folder:
-        dataset = hlf_dataset(Path(folder) / "hlf", num_rows)
-        network = build(model_spec(HlfSettings(), dataset))
-        train, val = (
-            MemoryRows.load(dataset, split, network.inputs, seed=1) for split in ("train", "val")
-        )
-    return replace(train, group_rows=even_parts(len(train), max(workers, GROUPS))), val, network
-
-
 def simulator(workers: int) -> dict[str, Any]:
-    """Item 7: steps of virtual workers per second of one core, over three epochs, with everything that a run does."""
+    """Steps of virtual workers per second of one core, over three epochs of whole runs."""
     actual = {}
     batch, steps, epochs = 32, 60, 3
     train, val, network = in_memory(workers * batch * steps, workers=workers)
@@ -336,14 +196,20 @@ def simulator(workers: int) -> dict[str, Any]:
 
 
 class CpuClock(Transport):
-    """A transport whose clock is the CPU time of this process, so that other work on the machine does not count."""
+    """A transport whose clock is the CPU time of this process.
+
+    So other work on the machine does not count.
+    """
 
     def now(self) -> float:
         return time.process_time()
 
 
 def overhead(rows: int, repeats: int) -> dict[str, Any]:
-    """CPU time of a step of one worker whose batches, gradients and updates cost nothing: the loop and its meters."""
+    """CPU time of a step of the loop and its meters.
+
+    One worker trains, whose batches, gradients and updates cost nothing.
+    """
 
     async def no_gradient(_: ReaderWork) -> None:
         pass
@@ -388,12 +254,8 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=["hlf", "particles", "simulator", "overhead", "gpu"], help="one part only"
     )
-    parser.add_argument("--ddp", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.ddp:
-        distributed_rate(*arguments.ddp)
-        return
     chunks: dict[str, Callable[[], dict[str, Any]]] = {
         "hlf": lambda: one_and_two_workers(arguments.rows, arguments.repeats),
         "particles": lambda: recurrent(arguments.repeats),
@@ -401,9 +263,8 @@ def main() -> None:
         "overhead": lambda: overhead(arguments.rows, arguments.repeats),
         "gpu": lambda: gpu(arguments.rows, arguments.repeats),
     }
-    show(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
-    )
+    processor = platform.processor() or platform.machine()
+    show(f"{processor}, {os.cpu_count()} cores, torch {torch.__version__}")
     for name, chunk in chunks.items():
         if arguments.only in (None, name):
             show(f"{name}:")
