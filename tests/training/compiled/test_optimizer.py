@@ -4,7 +4,7 @@ checkpoints."""
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from simulated import VectorRow, settings
 from training.compiled.optimizer import VectorOptimizer
 from training.loop.factories import make_optimizer, torch_optimizer
 
-CHOICES: list[dict[str, Any]] = [
+OPTIMIZERS: list[dict[str, Any]] = [
     {"optimizer": "adam"},
     {"optimizer": "adam", "weight_decay": 0.02},
     {"optimizer": "adamw", "weight_decay": 0.02},
@@ -23,56 +23,80 @@ CHOICES: list[dict[str, Any]] = [
     {"optimizer": "sgd", "momentum": 0.9},
     {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.02},
 ]
+SIZE = 50
+DENORMAL = {"float64": 1e-310, "float32": 1e-40}
 
 
-def pair(selected: dict[str, Any], precision: str = "float64") -> tuple[list[VectorRow], list[Any]]:
-    """Two equal vectors, one with torch's optimiser and one with the compiled one."""
-    start = np.random.default_rng(1).normal(size=50).astype(precision)
-    rows = [VectorRow(start), VectorRow(start)]
+class Training(NamedTuple):
+    """A vector of parameters with its optimiser."""
+
+    row: VectorRow
+    optimizer: Any
+
+    def take_steps(self, *, seed: int, steps: int) -> None:
+        """Take steps along random gradients, some of them denormal, at a falling rate."""
+        rng = np.random.default_rng(seed)
+        dtype = self.row.parameters.dtype
+        for step in range(steps):
+            gradient = rng.normal(size=SIZE)
+            gradient[:5] *= DENORMAL[dtype.name]
+            self.row.write_gradient(gradient)
+            self.optimizer.param_groups[0]["lr"] = 0.05 * 0.99**step
+            self.optimizer.step()
+            np.testing.assert_array_equal(self.row.gradient, gradient.astype(dtype))
+
+
+def start_training(
+    selected: dict[str, Any], *, is_compiled: bool, precision: str = "float64"
+) -> Training:
+    """A training at the common start, with torch's optimiser or with the compiled one."""
+    row = VectorRow(np.random.default_rng(1).normal(size=SIZE).astype(precision))
     train = settings(**selected, workers=1)
-    return rows, [torch_optimizer(rows[0].flat, train), make_optimizer(rows[1], train)]
+    if is_compiled:
+        return Training(row, make_optimizer(row, train))
+    return Training(row, torch_optimizer(row.flat, train))
 
 
-def take_steps(rows: list[VectorRow], optimizers: list[Any], *, seed: int, steps: int) -> None:
-    """The same gradients and rates for all."""
-    rng = np.random.default_rng(seed)
-    for step in range(steps):
-        gradient = rng.normal(size=50)
-        # Some are denormal numbers.
-        gradient[:5] *= 1e-310 if rows[0].parameters.dtype == np.float64 else 1e-40
-        for row, optimizer in zip(rows, optimizers, strict=True):
-            row.write_gradient(gradient)
-            optimizer.param_groups[0]["lr"] = 0.05 * 0.99**step
-            optimizer.step()
-            np.testing.assert_array_equal(row.gradient, gradient.astype(row.parameters.dtype))
+@pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-12), ("float32", 2e-5)])
+@pytest.mark.parametrize("selected", OPTIMIZERS)
+def test_steps_are_those_of_torch(
+    selected: dict[str, Any], precision: str, tolerance: float
+) -> None:
+    by_torch = start_training(selected, is_compiled=False, precision=precision)
+    compiled = start_training(selected, is_compiled=True, precision=precision)
+    assert isinstance(compiled.optimizer, VectorOptimizer)
+
+    for training in (by_torch, compiled):
+        training.take_steps(seed=2, steps=100)
+
+    parameters, expected = compiled.row.parameters, by_torch.row.parameters
+    np.testing.assert_allclose(parameters, expected, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize("selected", CHOICES)
-def test_steps_are_those_of_torch(selected: dict[str, Any], precision: str) -> None:
-    rows, optimizers = pair(selected, precision)
-    assert isinstance(optimizers[1], VectorOptimizer)
-    take_steps(rows, optimizers, seed=2, steps=100)
-    tolerance = 1e-12 if precision == "float64" else 2e-5
-    np.testing.assert_allclose(rows[1].parameters, rows[0].parameters, rtol=0, atol=tolerance)
+@pytest.mark.parametrize("selected", OPTIMIZERS)
+@pytest.mark.parametrize("saves_compiled", [False, True])
+@pytest.mark.parametrize("loads_compiled", [False, True])
+def test_each_optimizer_continues_from_a_checkpoint_of_either(
+    selected: dict[str, Any], saves_compiled: bool, loads_compiled: bool
+) -> None:
+    uninterrupted = start_training(selected, is_compiled=saves_compiled)
+    uninterrupted.take_steps(seed=2, steps=5)
+    checkpoint = io.BytesIO()
+    torch.save(uninterrupted.optimizer.state_dict(), checkpoint)
+    checkpoint.seek(0)
 
+    resumed = start_training(selected, is_compiled=loads_compiled)
+    resumed.row.write(uninterrupted.row.parameters)
+    resumed.optimizer.load_state_dict(torch.load(checkpoint, weights_only=True))
+    resumed_rate = resumed.optimizer.param_groups[0]["lr"]
+    rate = uninterrupted.optimizer.param_groups[0]["lr"]
+    for training in (uninterrupted, resumed):
+        training.take_steps(seed=3, steps=5)
 
-@pytest.mark.parametrize("selected", CHOICES)
-@pytest.mark.parametrize("source", [0, 1])
-def test_a_checkpoint_of_either_is_taken_up_by_both(selected: dict[str, Any], source: int) -> None:
-    rows, optimizers = pair(selected)
-    take_steps(rows, optimizers, seed=2, steps=5)
-    buffer = io.BytesIO()
-    torch.save(optimizers[source].state_dict(), buffer)
-    repeated, remaining = pair(selected)
-    for row, second in zip(repeated, remaining, strict=True):
-        row.write(rows[source].parameters)
-        buffer.seek(0)
-        second.load_state_dict(torch.load(buffer, weights_only=True))
-        assert second.param_groups[0]["lr"] == optimizers[source].param_groups[0]["lr"]
-    take_steps(repeated, remaining, seed=3, steps=5)
-    take_steps([rows[source]], [optimizers[source]], seed=3, steps=5)
-    np.testing.assert_array_equal(repeated[source].parameters, rows[source].parameters)
+    assert resumed_rate == rate
+    tolerance = 0.0
+    if saves_compiled != loads_compiled:
+        tolerance = 1e-13
     np.testing.assert_allclose(
-        repeated[1 - source].parameters, rows[source].parameters, rtol=0, atol=1e-13
+        resumed.row.parameters, uninterrupted.row.parameters, rtol=0, atol=tolerance
     )

@@ -31,8 +31,11 @@ def run(
     *, files: Any = None, resume: Any = None, cluster: Any = UNEVEN_CLUSTER, **train: Any
 ) -> Simulated:
     """Two epochs of ten steps of the small workload on three workers."""
-    options = {"files": files, "resume": resume}
-    given_options = {name: option for name, option in options.items() if option is not None}
+    options = {}
+    if files is not None:
+        options["files"] = files
+    if resume is not None:
+        options["resume"] = resume
     defaults = {
         "workers": 3,
         "epochs": 2,
@@ -41,7 +44,7 @@ def run(
         "sharding": "static",
     }
     settings = TrainSettings.model_validate(defaults | train)
-    return simulate_workload(TinyImages(), settings, cluster, **given_options)
+    return simulate_workload(TinyImages(), settings, cluster, **options)
 
 
 def last_buffers(
@@ -69,51 +72,64 @@ def test_a_resumed_run_equals_an_uninterrupted_one(method: str, position: tuple[
 
 
 def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
-    memory_checkpoints = MemoryCheckpoints()
-    actual = run(algorithm="ar-sgd", epochs=1, files=memory_checkpoints.files, cluster=CLUSTER)
-    buffers = last_buffers(memory_checkpoints, (1, 0))
+    checkpoints = MemoryCheckpoints()
+
+    simulated = run(algorithm="ar-sgd", epochs=1, files=checkpoints.files, cluster=CLUSTER)
+
+    buffers = last_buffers(checkpoints, (1, 0))
     assert (buffers[0] != buffers[1]).any()
-    assert actual.best is not None
-    np.testing.assert_allclose(actual.best.buffers, np.mean(buffers, axis=0), rtol=1e-15)
+    assert simulated.best is not None
+    np.testing.assert_allclose(simulated.best.buffers, np.mean(buffers, axis=0), rtol=1e-15)
     # The validation loss is that of the mean parameters with the mean buffers, in evaluation mode.
     model = FlatModel(network())
-    model.load(actual.best)
+    model.load(simulated.best)
     rows = TinyImages().rows("val", TrainSettings()).rows
     loss = nn.functional.cross_entropy(model.module.eval()(*rows.inputs), rows.labels)
-    assert actual.records[0][0]["val_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert simulated.records[0][0]["val_loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_the_rest_of_the_workers_continues_from_the_mean_of_the_buffers() -> None:
-    memory_checkpoints = MemoryCheckpoints()
-    run(files=memory_checkpoints.files)
-    resumed = MemoryCheckpoints()
-    run(workers=2, files=resumed.files, resume=memory_checkpoints.at((1, 0)), epochs=2)
-    steps = [buffers[-1] for buffers in last_buffers(resumed)]
-    assert steps == [10 + 15, 10 + 15], "batches that batch norm counted"
+def test_fewer_workers_continue_from_the_mean_of_the_buffers() -> None:
+    checkpoints, resumed_checkpoints = MemoryCheckpoints(), MemoryCheckpoints()
+    run(files=checkpoints.files)
+
+    run(workers=2, files=resumed_checkpoints.files, resume=checkpoints.at((1, 0)), epochs=2)
+
+    # Batch norm has counted 10 batches on three workers and 15 on two.
+    batch_counts = [buffers[-1] for buffers in last_buffers(resumed_checkpoints)]
+    assert batch_counts == [10 + 15, 10 + 15]
 
 
-@pytest.mark.parametrize("resuming", [{}, {"workers": 2}], ids=["as many", "fewer"])
-def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(
-    resuming: dict[str, Any],
-) -> None:
-    memory_checkpoints = MemoryCheckpoints()
-    run(algorithm="local-sgd", files=memory_checkpoints.files)
-    state_of_rank = memory_checkpoints.content[1, 0]
-    state = torch.load(io.BytesIO(state_of_rank[0]), weights_only=True)
+def spoil_buffers(checkpoints: MemoryCheckpoints, position: tuple[int, int]) -> None:
+    """Replace the buffers of rank 0 in a checkpoint by NaN."""
+    parts = checkpoints.content[position]
+    state = torch.load(io.BytesIO(parts[0]), weights_only=True)
     state["buffers"] *= float("nan")
     file = io.BytesIO()
     torch.save(state, file)
-    state_of_rank[0] = file.getvalue()
-    resumed = MemoryCheckpoints()
-    actual = run(
-        algorithm="local-sgd", files=resumed.files, resume=memory_checkpoints.at((1, 0)), **resuming
+    parts[0] = file.getvalue()
+
+
+@pytest.mark.parametrize("workers", [3, 2], ids=["as many", "fewer"])
+def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(
+    workers: int,
+) -> None:
+    checkpoints, resumed_checkpoints = MemoryCheckpoints(), MemoryCheckpoints()
+    run(algorithm="local-sgd", files=checkpoints.files)
+    spoil_buffers(checkpoints, (1, 0))
+
+    resumed = run(
+        algorithm="local-sgd",
+        workers=workers,
+        files=resumed_checkpoints.files,
+        resume=checkpoints.at((1, 0)),
     )
-    assert np.isfinite(actual.records[0][-1]["val_loss"])
-    assert np.isfinite(last_buffers(resumed)).all()
+
+    assert np.isfinite(resumed.records[0][-1]["val_loss"])
+    assert np.isfinite(last_buffers(resumed_checkpoints)).all()
 
 
 class OnlyBuffers(StackedWork):
-    """Has nothing else."""
+    """The work of a model that has buffers only."""
 
     def __init__(self, present: np.ndarray[Any, Any]) -> None:
         self.present = present
@@ -131,10 +147,10 @@ def test_validations_take_the_mean_over_the_buffers_of_all_workers() -> None:
     means: list[Any] = []
 
     async def work(rank: int) -> None:
-        only_buffers = OnlyBuffers(np.array([1.0 + rank**2, 10.0 * rank]))
-        shared = SharedBuffers(only_buffers, transports[rank])
+        buffers = OnlyBuffers(np.array([1.0 + rank**2, 10.0 * rank]))
+        shared = SharedBuffers(buffers, transports[rank])
         await shared.share()
-        only_buffers.present = only_buffers.present + rank
+        buffers.present = buffers.present + rank
         await shared.publish()
         await transports[rank].barrier()
         means.append(await shared.snapshot())
@@ -144,41 +160,51 @@ def test_validations_take_the_mean_over_the_buffers_of_all_workers() -> None:
     for rank in range(3):
         clock.spawn(work(rank), f"worker {rank}")
     clock.run()
-    # Of 1, 3 and 7, and of 0, 11 and 22.
+
+    # The means of 1, 3 and 7, and of 0, 11 and 22.
     np.testing.assert_allclose(means, [[11 / 3, 11.0]] * 6)
 
 
 def test_buffers_that_are_not_finite_are_not_published() -> None:
-    work = OnlyBuffers(np.ones(2))
-    shared = SharedBuffers(work, Transport())
+    buffers = OnlyBuffers(np.ones(2))
+    shared = SharedBuffers(buffers, Transport())
     run_now(shared.share())
-    work.present = np.array([3.0, np.inf])
+
+    buffers.present = np.array([3.0, np.inf])
     run_now(shared.publish())
-    assert run_now(shared.snapshot()).tolist() == work.present.tolist() == [1.0, 1.0]
-    work.present = np.array([3.0, 2.0])
+    snapshot_of_broken = run_now(shared.snapshot())
+    present_after_broken = buffers.present
+    buffers.present = np.array([3.0, 2.0])
     run_now(shared.publish())
-    assert run_now(shared.snapshot()).tolist() == [3.0, 2.0]
+    snapshot_of_finite = run_now(shared.snapshot())
+
+    assert snapshot_of_broken.tolist() == present_after_broken.tolist() == [1.0, 1.0]
+    assert snapshot_of_finite.tolist() == [3.0, 2.0]
 
 
 def test_gradients_of_virtual_workers_are_those_of_each_alone_with_dropout_and_batch_norm() -> None:
-    settings = TrainSettings()
-    rows, augmentation = TinyImages().rows("train", settings).rows, Augmentation(1, 5)
+    rows = TinyImages().rows("train", TrainSettings()).rows
+    augmentation = Augmentation(1, 5)
     torch.manual_seed(3)
     module = network()
     stacked = StackedModels(module, 2, seed=4, augmentation=augmentation)
-    batches = {1: np.arange(20), 0: np.arange(20)}
+    batch_rows = np.arange(20)
+
     for _ in range(2):
-        stacked.compute(batches, rows)
-    assert not torch.equal(stacked.gradients[0], stacked.gradients[1]), "they draw other numbers"
+        stacked.compute({1: batch_rows, 0: batch_rows}, rows)
+
+    # The workers draw other numbers.
+    assert not torch.equal(stacked.gradients[0], stacked.gradients[1])
     for rank in (0, 1):
-        alone, draws = FlatModel(network()), Draws(seed=4, rank=rank, augmentation=augmentation)
-        alone.load(ModelState(stacked.parameters[rank].numpy(), FlatModel(module).buffers()))
+        model = FlatModel(network())
+        model.load(ModelState(stacked.parameters[rank].numpy(), FlatModel(module).buffers()))
+        draws = Draws(seed=4, rank=rank, augmentation=augmentation)
         for _ in range(2):
-            batch = draws.prepare(rows.batch(batches[rank]), for_torch=True)
-            alone.zero_gradient()
-            nn.functional.cross_entropy(alone.module(*batch.inputs), batch.labels).backward()
-        torch.testing.assert_close(stacked.gradients[rank], alone.gradient)
-        np.testing.assert_array_equal(stacked.buffers[rank], alone.buffers())
+            batch = draws.prepare(rows.batch(batch_rows), for_torch=True)
+            model.zero_gradient()
+            nn.functional.cross_entropy(model.module(*batch.inputs), batch.labels).backward()
+        torch.testing.assert_close(stacked.gradients[rank], model.gradient)
+        np.testing.assert_array_equal(stacked.buffers[rank], model.buffers())
 
 
 def test_crops_are_parts_of_the_framed_image_or_of_its_mirror_image() -> None:
@@ -205,7 +231,9 @@ def test_no_network_of_events_has_buffers_that_change() -> None:
     assert FlatModel(network).buffers().size == 0
 
 
-def test_counts_survive_as_integers() -> None:
+def test_counts_in_buffers_stay_integers() -> None:
     model = FlatModel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+
     model.write_buffers(np.array([0.5, 1.5, 2.0, 3.0, 7.4]))
+
     assert model.buffers().tolist() == [0.5, 1.5, 2.0, 3.0, 7.0]
