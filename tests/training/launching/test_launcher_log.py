@@ -73,7 +73,7 @@ SRUN = "srun: error: host2: task 1: Killed"
             "prterun noticed that process rank 1 with PID 17449 on node host2 exited on signal 9 (Killed).",
         ),
         (DAEMON, "Local host: host1 Remote host: host2 Daemon exit status: 255"),
-        ("some words\nrank 1 on host2 is gone\n", "some words rank 1 on host2 is gone"),
+        ("some lines\nrank 1 on host2 is gone\n", "some lines rank 1 on host2 is gone"),
         ("", ""),
         (ABORT + KILLED, "on node host2 exited on signal 9 (Killed)."),
         (f"{ABORT}{PEER}{SETPGID}\n{SILENT}\n{LOST_DAEMON}", SILENT),
@@ -98,14 +98,16 @@ def test_the_cause_of_a_loss_comes_before_its_consequences(log: str, cause: str)
 
 
 def test_a_long_log_without_a_message_of_mpirun_gives_its_last_lines_from_their_beginning() -> None:
-    cause = parse_rank_loss("".join(f"line {index} {'of a rank ' * 15}\n" for index in range(50)))
+    lines = [f"line {index} {'of a rank ' * 15}\n" for index in range(50)]
+
+    cause = parse_rank_loss("".join(lines))
+
     assert cause.startswith("line 47 of a rank")
     assert cause.endswith(" ...")
     assert len(cause) <= 404
 
 
 def test_noise_is_no_output_of_a_rank() -> None:
-    assert (
-        drop_noise(f"{SETPGID}\n\nKilled by signal 15.\nImportError: no torch\n")
-        == "ImportError: no torch"
-    )
+    log = f"{SETPGID}\n\nKilled by signal 15.\nImportError: no torch\n"
+
+    assert drop_noise(log) == "ImportError: no torch"

@@ -68,34 +68,40 @@ def test_only_a_run_on_one_host_loses_the_network(
     assert (isolation == []) is keeps_network
 
 
-def isolated_command(folder: Path, needed_folder: Path) -> list[str]:
-    """The command of an mpirun that prints its environment and its arguments."""
+#: Prints two settings, its network namespace, its home and its arguments.
+MPIRUN = """#!/bin/sh
+echo "$OMPI_MCA_btl"
+readlink /proc/self/ns/net
+echo "$HOME" "$OMPI_MCA_pml" "$@"
+"""
+
+
+def run_isolated(folder: Path, needed_folder: Path, **variables: str) -> list[str]:
+    """The lines that an isolated mpirun prints; it needs a folder."""
     program = folder / "mpirun"
-    program.write_text(
-        '#!/bin/sh\necho "$OMPI_MCA_btl"; readlink /proc/self/ns/net; echo "$HOME" "$OMPI_MCA_pml" "$@"\n'
-    )
+    program.write_text(MPIRUN)
     program.chmod(0o755)
-    return [
-        *MODULE_COMMAND,
-        "training.launching.loopback_only",
-        str(needed_folder),
-        str(program),
-        "-n",
-        "2",
-    ]
+    module = [*MODULE_COMMAND, "training.launching.loopback_only"]
+    completed = subprocess.run(
+        [*module, str(needed_folder), str(program), "-n", "2"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | variables,
+    )
+    return completed.stdout.splitlines()
 
 
 def test_a_program_without_the_right_or_the_folder_runs_as_it_is(tmp_path: Path) -> None:
-    completed = subprocess.run(
-        isolated_command(tmp_path, tmp_path / "none"), check=True, capture_output=True, text=True
-    )
-    assert completed.stdout.split()[:2] == ["^tcp", str(Path("/proc/self/ns/net").readlink())]
+    lines = run_isolated(tmp_path, tmp_path / "none")
+
+    assert lines[:2] == ["^tcp", str(Path("/proc/self/ns/net").readlink())]
 
 
 def test_parameters_of_a_site_or_user_do_not_reach_mpirun_on_one_host(tmp_path: Path) -> None:
-    env = {**os.environ, "HOME": "/home/ada", "OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib"}
-    completed = subprocess.run(
-        isolated_command(tmp_path, tmp_path), check=True, capture_output=True, text=True, env=env
+    btl, _, home_and_arguments = run_isolated(
+        tmp_path, tmp_path, HOME="/home/ada", OMPI_MCA_pml="ucx", OMPI_MCA_btl="openib"
     )
-    first, _, last = completed.stdout.splitlines()
-    assert (first, last) == ("^tcp", "/dev/null  -x HOME=/home/ada -n 2")
+
+    assert btl == "^tcp"
+    assert home_and_arguments == "/dev/null  -x HOME=/home/ada -n 2"
