@@ -113,6 +113,15 @@ def test_the_page_has_the_figures_and_the_checks_in_milliseconds() -> None:
     assert "|AR-SGD|1|2|2.5|2|+0.5|" in page
 
 
+def test_the_page_has_spread_and_load_of_a_check_and_why_it_is_not_used() -> None:
+    check = example_check("ar-sgd", 2.5e-3, 2e-3)
+    repeated = replace(check, repeats=5, spread=1.2e-4, load=1.4, refused="the machine was busy")
+
+    page = render(replace(result_of_claims(), checks=[repeated]), folder="figures")
+
+    assert "|AR-SGD|1|2|2.5 ± 0.12|2|+0.5|1.4|the machine was busy|" in page
+
+
 def test_a_run_that_diverged_is_in_no_comparison_and_no_mean() -> None:
     result = result_of_claims(AS_GOOD)
 
