@@ -1,4 +1,4 @@
-"""Beside rendering `docs/`: pages from elsewhere, the reference, the notebooks, links that leave the site, tables."""
+"""What the site needs beside `docs/`: other pages, the reference, notebooks, links and tables."""
 
 from __future__ import annotations
 
@@ -93,23 +93,36 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _with_links(markdown: str, path: str, page: str, config: Any) -> str:
-    """Links between files of the repository become links between pages; to other files, into the repository or none."""
+    """Turn links between files of the repository into links between pages of the site.
 
-    def link(found: re.Match[str]) -> str:
-        shown, target, anchor = found.groups(default="")
-        goal = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        if not (ROOT / goal).exists():
-            # Of the site itself, such as a figure of a notebook; MkDocs checks it.
-            return found[0]
-        inside = PAGE_OF.get(goal) or re.sub(
-            r"^docs/(.*?)(\.ipynb$|$)", lambda m: m[1] + (m[2] and ".md"), goal
-        )
-        if goal in PAGE_OF or (goal.startswith("docs/") and not goal.endswith(".py")):
-            return f"[{shown}]({posixpath.relpath(inside, posixpath.dirname(page) or '.')}{anchor})"
-        return (
-            f"[{shown}]({config.repo_url.rstrip('/')}/blob/main/{goal})"
-            if config.repo_url
-            else f"`{shown}`"
-        )
+    Links to files without a page lead into the repository; without its URL they become plain names.
+    """
+
+    def link(match: re.Match[str]) -> str:
+        """Return the link of the site for one of the repository."""
+        text, target, anchor = match.groups(default="")
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if not (ROOT / file).exists():
+            # It is of the site itself, such as a figure of a notebook; MkDocs checks it.
+            return match[0]
+        target_page = _page_of(file)
+        if target_page is not None:
+            relative = posixpath.relpath(target_page, posixpath.dirname(page) or ".")
+            return f"[{text}]({relative}{anchor})"
+        if config.repo_url:
+            return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{file})"
+        return f"`{text}`"
 
     return re.sub(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)", link, markdown)
+
+
+def _page_of(file: str) -> str | None:
+    """Return the page of the site for a file of the repository; None if it has none."""
+    if file in PAGE_OF:
+        return PAGE_OF[file]
+    if not file.startswith("docs/") or file.endswith(".py"):
+        return None
+    page = file.removeprefix("docs/")
+    if page.endswith(".ipynb"):
+        return page.removesuffix(".ipynb") + ".md"
+    return page

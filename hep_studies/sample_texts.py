@@ -66,7 +66,7 @@ def sample_of(result: StudyResult) -> str:
 
 
 def what_was_run(result: StudyResult) -> str:
-    """Return one sentence on the runs of a study: what they train, on what, and how many they are."""
+    """Return one sentence on the runs of a study: what they train, on what, and how many."""
     study = result.study
     num_workers = [result.settings(cell).workers for cell in result.cells()]
     up_to = "" if min(num_workers) == max(num_workers) else "up to "

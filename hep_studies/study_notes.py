@@ -1,4 +1,4 @@
-"""Notes on a study in words: what makes its numbers unsafe to quote, and the mishaps of its runs."""
+"""Notes on a study: what makes its numbers unsafe to quote, and the mishaps of its runs."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def check_publishable(versions: Sequence[str]) -> None:
     changed = sorted({version for version in versions if version.endswith(LOCAL_CHANGES)})
     if changed:
         raise StudyError(
-            f"compare --publish: {'; '.join(changed)}: nobody can make these runs again. Commit the "
-            f"changes, and compare with --force the runs that were made with them; or leave out "
-            f"--publish."
+            f"compare --publish: {'; '.join(changed)}: nobody can make these runs again. Commit "
+            f"the changes, and compare with --force the runs that were made with them; or leave "
+            f"out --publish."
         )

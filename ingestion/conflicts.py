@@ -139,8 +139,8 @@ def _check_weights_of_classes(infos: Sequence[FileInfo]) -> None:
             raise ConflictingFilesError(
                 f"{with_weights.location} has weights of a generator, {without_weights.location} "
                 f"has no branch of them: its events of weight 1 would stand beside them. State the "
-                f"weight of its sample: `weight:` a branch, or `weight: none` if each of its events "
-                f"counts 1."
+                f"weight of its sample: `weight:` a branch, or `weight: none` if each of its "
+                f"events counts 1."
             )
 
 
@@ -204,8 +204,8 @@ def _check_list_lengths(column: str, files: Sequence[FileInfo], key: str) -> Non
         remedy = "Make two samples of the files, each with its own `weight`."
         if column != "weight":
             remedy = (
-                f"State the right one for each sample, for example `weights: {{{name}: BRANCH[0]}}` "
-                f"below its `name`; `{name}: none` takes none."
+                f"State the right one for each sample, for example "
+                f"`weights: {{{name}: BRANCH[0]}}` below its `name`; `{name}: none` takes none."
             )
         raise ConflictingFilesError(
             f"the lists of '{name}' ({key}) have {first_length} numbers in {first.location}, and "
@@ -246,5 +246,8 @@ def local_time(modified: str) -> float:
 
 
 def is_recent(modified: str, seconds: float) -> bool:
-    """Whether a local file was modified within `seconds` of now, before or (clocks differ) after."""
+    """Return whether a local file was modified within `seconds` of now.
+
+    Clocks differ, so the time may also be in the future.
+    """
     return abs(time.time() - local_time(modified)) < seconds

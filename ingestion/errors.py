@@ -60,7 +60,8 @@ class MissingTreeError(InputFileError):
         keys = sorted(f"{name} ({class_name})" for name, class_name in classes.items())
         if not keys:
             return cls(
-                f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files."
+                f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's "
+                f"files."
             )
         return cls(
             f"{path} has no tree '{tree}'. It holds: {shortened_list(keys)}."

@@ -282,8 +282,8 @@ def _no_numbers_error(branch: Branch, names: BranchNames) -> WrongBranchTypeErro
         )
     return WrongBranchTypeError(
         f"{branch.location.text} holds objects ({branch.branch.typename}), and only branches of "
-        f"numbers are read. Write pt, eta and phi of the objects as branches, for example by Define "
-        f"and Snapshot of RDataFrame."
+        f"numbers are read. Write pt, eta and phi of the objects as branches, for example by "
+        f"Define and Snapshot of RDataFrame."
     )
 
 
@@ -352,8 +352,8 @@ def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, num_
         problem = f"{' and '.join(counters)} may both count"
     raise MissingBranchError(
         f"{names.file}: '{sources[0].path}' and the branches beside it are arrays of {num_slots} "
-        f"slots in every event, and {problem} those that hold a candidate. In ingest.branch_map set "
-        f"`{key}` to the branch that does; to `{FILLED}` if the others are padded (pT is 0, "
+        f"slots in every event, and {problem} those that hold a candidate. In ingest.branch_map "
+        f"set `{key}` to the branch that does; to `{FILLED}` if the others are padded (pT is 0, "
         f"negative or NaN, or pT, eta and phi are one number); to `{ALL}` if all hold one."
     )
 

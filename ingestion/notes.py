@@ -158,8 +158,8 @@ def unusual_content(samples: Mapping[str, Counts]) -> Iterator[str]:
     without_tags = [name for name, counts in samples.items() if _lacks(counts, tally.TAGGED_JETS)]
     if without_tags:
         yield (
-            f"No jet of {', '.join(without_tags)} has a b-tag. Map another branch as `jets.btag` in "
-            f"ingest.branch_map, lower ingest.min_btag of a discriminant, or do not train on "
+            f"No jet of {', '.join(without_tags)} has a b-tag. Map another branch as `jets.btag` "
+            f"in ingest.branch_map, lower ingest.min_btag of a discriminant, or do not train on "
             f"num_bjets."
         )
     only_tags = [name for name, counts in samples.items() if _lacks(counts, tally.UNTAGGED_JETS)]

@@ -197,9 +197,9 @@ def _check_physical(raw: RawEvents, above: Mapping[str, Mask | bool], info: File
     is_negative = np.isfinite(met) & (met < 0)
     if is_negative.any():
         raise WrongBranchTypeError(
-            f"{info.path}: 'met' is {met[is_negative][0]:g} in entry {raw.entries[is_negative][0]}; "
-            f"no missing energy is negative. Map another branch under ingest.branch_map, or leave "
-            f"events without it out of the file."
+            f"{info.path}: 'met' is {met[is_negative][0]:g} in entry "
+            f"{raw.entries[is_negative][0]}; no missing energy is negative. Map another branch "
+            f"under ingest.branch_map, or leave events without it out of the file."
         )
     for name, candidates in raw.collections.items():
         padding = is_padding(candidates) & above[name]
@@ -207,10 +207,10 @@ def _check_physical(raw: RawEvents, above: Mapping[str, Mask | bool], info: File
             slot = int(np.argmax(padding))
             values = [f"{field} {column[slot]:g}" for field, column in candidates.fields.items()]
             raise WrongBranchTypeError(
-                f"{info.path}: {np.count_nonzero(padding)} of {len(padding)} candidates of '{name}' "
-                f"look like padding, such as {', '.join(values)}. In ingest.branch_map set "
-                f"`{name}.count` to the branch with the number of candidates, or to `{FILLED}` to "
-                f"leave such slots out."
+                f"{info.path}: {np.count_nonzero(padding)} of {len(padding)} candidates of "
+                f"'{name}' look like padding, such as {', '.join(values)}. In ingest.branch_map "
+                f"set `{name}.count` to the branch with the number of candidates, or to `{FILLED}` "
+                f"to leave such slots out."
             )
 
 

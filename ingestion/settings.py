@@ -246,7 +246,8 @@ class IngestSettings(SettingsSection):
         for name in columns:
             if name.startswith(WEIGHT_PREFIX):
                 raise ValueError(
-                    f"'{name}': columns that begin with '{WEIGHT_PREFIX}' are those of ingest.weights"
+                    f"'{name}': columns that begin with '{WEIGHT_PREFIX}' are those of "
+                    f"ingest.weights"
                 )
         return columns
 

@@ -1,4 +1,4 @@
-"""The shell of the project: command line, config, transactions, manifests, progress, doctor and report."""
+"""The shell of the project: command line, config, runs, progress, doctor and report."""
 
 #: What notebooks and plugins may import; all else is private and may change.
 __all__ = ["api"]

@@ -54,7 +54,7 @@ class MnistSettings(_ImageSettings):
 
 @workload
 class Cifar10Settings(_ImageSettings):
-    """Photographs of ten classes (Krizhevsky 2009): 50,000 + 10,000 coloured images of 32 x 32 pixels."""
+    """Photographs of ten classes (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels."""
 
     name: Literal["cifar10"] = "cifar10"
     network: Literal["resnet20", "seven-layers"] = "resnet20"

@@ -64,7 +64,10 @@ def measure(transport: MpiTransport, size: int, times: int) -> dict[str, float]:
 
 
 def rank(most: int) -> None:
-    """The two ranks: all sizes and ways, with `most` averages at most; rank 0 prints a line of JSON for each."""
+    """Measure all sizes and ways on two ranks, with `most` averages at most.
+
+    Rank 0 prints a line of JSON for each.
+    """
     for way in ("memory", "sockets"):
         transport = MpiTransport(shares_memory=way == "memory")
         for size, times in SIZES.items():

@@ -74,8 +74,8 @@ def bench(name: ModelName, folder: Path, repeats: int) -> None:
         first / times.p50 for first, times in zip(in_torch, single, strict=True)
     )
     sys.stdout.write(
-        f"{name}: one event in onnxruntime [us]: {percentiles}; torch takes {ratio:.1f} times as long; "
-        f"batches of 256: {statistics.median(batches):,.0f} events/s\n"
+        f"{name}: one event in onnxruntime [us]: {percentiles}; torch takes {ratio:.1f} times as "
+        f"long; batches of 256: {statistics.median(batches):,.0f} events/s\n"
     )
 
 

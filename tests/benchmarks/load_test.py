@@ -39,7 +39,7 @@ EVENTS_PER_FILE: Final = 20_000
 
 
 def branch_map() -> dict[str, str]:
-    """The branch map that reads these files: branches such as `tracks_pt`, with counters such as `ntracks`."""
+    """The branch map of these files: branches such as `tracks_pt`, counters such as `ntracks`."""
     return {
         name: name.replace(".", "_")
         for name in LAYOUTS[BranchLayout.DELPHES].branches({})
@@ -56,9 +56,10 @@ def write_load_test(
     rng: np.random.Generator,
     events_per_file: int = EVENTS_PER_FILE,
 ) -> dict[str, list[Path]]:
-    """Write `num_events` events of each sample to `out_dir/<sample>_<number>.root` (ZLIB level 1, as Delphes does).
+    """Write `num_events` events of each sample to `out_dir/<sample>_<number>.root`.
 
-    A file has at least `events_per_file` events, but the last; a block of entries is in one file.
+    Compression is ZLIB of level 1, as that of Delphes. A file has at least `events_per_file` events,
+    but the last; a block of entries is in one file.
 
     Returns:
         The files of each sample.
@@ -88,7 +89,7 @@ def write_load_test(
 
 
 def turned(raw: RawEvents, rng: np.random.Generator) -> RawEvents:
-    """Turn every event by an angle of its own and mirror about half of them in eta, vertices included."""
+    """Turn every event by a random angle and mirror about half of them in eta, with vertices."""
     angle = rng.uniform(-math.pi, math.pi, raw.num_events)
     sign = rng.choice([-1.0, 1.0], raw.num_events)
     collections = {

@@ -1,4 +1,6 @@
-"""Benchmark: methods on several hosts, with and without a delay of the network (`make bench-network`).
+"""Benchmark of methods on several hosts, with and without a delay of the network.
+
+`make bench-network` runs it.
 
 The hosts are network namespaces of this machine (see `tests/helpers/network_hosts.py`), so all
 ranks share its cores; the numbers of a row are comparable, and those of hosts with a core per rank

@@ -1,4 +1,6 @@
-"""Benchmark: one of four ranks is stopped from outside for nine tenths of the time (`make bench-stragglers`).
+"""Benchmark with one of four ranks stopped from outside for nine tenths of the time.
+
+`make bench-stragglers` runs it.
 
 What a crowded machine, a debugger or a paused virtual machine do. `train` runs as a user starts it;
 from one second after its start on, SIGSTOP and SIGCONT hold rank 1 for 180 of every 200 ms. The
@@ -113,9 +115,11 @@ def main() -> None:
             usual = statistics.median(clean)
             reference = reference or usual
             share = statistics.median(held) / usual
+            lowest, highest = min(held) / usual, max(held) / usual
             sys.stdout.write(
-                f"{method:<10} {usual:>10,.0f} events/s, {usual / reference:.2f} times {arguments.methods[0]}; "
-                f"share with a rank held {share:.2f} ({min(held) / usual:.2f} to {max(held) / usual:.2f})\n"
+                f"{method:<10} {usual:>10,.0f} events/s, {usual / reference:.2f} times "
+                f"{arguments.methods[0]}; share with a rank held {share:.2f} "
+                f"({lowest:.2f} to {highest:.2f})\n"
             )
             sys.stdout.flush()
 

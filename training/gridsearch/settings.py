@@ -19,7 +19,7 @@ from training.settings import TrainSettings
 
 
 class GridSearchSettings(SettingsSection):
-    """The perceptrons on high-level features to try, and the search; optimiser, schedule and seed come from `train`."""
+    """Perceptrons of high-level features to try; optimiser, schedule and seed come from `train`."""
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         Needs(
@@ -36,17 +36,20 @@ class GridSearchSettings(SettingsSection):
     )
     """Widths to try for each hidden layer; the default gives CERN's 27 architectures."""
     depths: list[PositiveInt] | None = None
-    """Numbers of hidden layers to try; depth n uses the first n layers of `hidden`. Null: only the full depth."""
+    """Numbers of hidden layers to try; depth n uses the first n layers of `hidden`. Null: only the
+    full depth."""
     batch_size: list[PositiveInt] = Field(default=[64, 100, 200], min_length=1)
     """Batch sizes to try: events per step, at least 1."""
     learning_rate: list[PositiveFloat] = Field(default=[1e-3], min_length=1)
     """Learning rates to try, each greater than 0."""
     epochs: list[PositiveInt] = Field(default=[20], min_length=1)
-    """Numbers of epochs to try; each trial is scored at the epoch of the lowest mean validation loss of its folds."""
+    """Numbers of epochs to try; each trial is scored at the epoch of the lowest mean validation
+    loss of its folds."""
     folds: int = Field(default=5, ge=2)
     """Number of cross-validation folds of the training split, at least 2."""
     one_standard_error: bool = False
-    """Whether the smallest network within one standard error of the best is chosen, instead of the best."""
+    """Whether the smallest network within one standard error of the best is chosen, instead of the
+    best."""
     search: Literal["grid", "random"] = "grid"
     """Search method: `grid` tries all settings, `random` a random choice."""
     num_trials: PositiveInt | None = None

@@ -350,10 +350,10 @@ def _raise_stall(settings: TrainSettings, files: LaunchFiles, missing_ranks: str
         )
     if missing_ranks:
         raise LaunchError(
-            f"{missing_ranks}\nA host without the program, a firewall between hosts, or a stranger's "
-            f"connection to a port of {settings.launcher} can be the cause: run "
-            f"`python -m pipeline doctor`. If a start may take that long, raise train.stall_seconds. "
-            f"The same command continues from the last checkpoint, if there is one."
+            f"{missing_ranks}\nA host without the program, a firewall between hosts, or a "
+            f"stranger's connection to a port of {settings.launcher} can be the cause: run `python "
+            f"-m pipeline doctor`. If a start may take that long, raise train.stall_seconds. The "
+            f"same command continues from the last checkpoint, if there is one."
         )
 
 
@@ -366,15 +366,15 @@ def _raise_failed_start(settings: TrainSettings, files: LaunchFiles, status: int
     beginning = f"a rank was lost ({lost[-1]}), and then " if lost else ""
     if status < 0:
         raise LaunchError(
-            f"{beginning}{settings.launcher} {_describe_end(status)} while the ranks started: out of "
-            f"memory, a limit of this machine, or a person? The ranks ended too; the same command "
-            f"starts them again."
+            f"{beginning}{settings.launcher} {_describe_end(status)} while the ranks started: out "
+            f"of memory, a limit of this machine, or a person? The ranks ended too; the same "
+            f"command starts them again."
         )
     log = files.read_log()
     raise LaunchError(
         f"{beginning}the ranks did not start: status {status}: "
         f"{parse_rank_loss(log) or 'no output'}\n"
         f"The last output:\n{drop_noise(log)[-_LOG_CHARACTERS:]}\n"
-        f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or "
-        f"train with --workers 1 to see whether MPI is the cause."
+        f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, "
+        f"or train with --workers 1 to see whether MPI is the cause."
     )

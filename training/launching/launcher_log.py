@@ -14,23 +14,25 @@ _MAX_CHARACTERS: Final = 400
 _DETAIL: Final = re.compile(r"\s*[A-Z][\w ()]*:\s+\S")
 #: Lines of every start or end, which say nothing of a cause.
 _NOISE: Final = re.compile(
-    r"setpgid\(|sent help message|help_aggregate|Killed by signal|known hosts|already been reported|^\s*$"
+    r"setpgid\(|sent help message|help_aggregate|Killed by signal|known hosts"
+    r"|already been reported|^\s*$"
 )
 #: Messages of mpirun and srun after a rank has ended the job, for any reason.
 _CONSEQUENCE: Final = re.compile(
-    r"MPI_ABORT|MPI_ERRORS_|terminated normally, but|non-zero (exit )?(status|code)|exiting improperly"
-    r"|Exited with exit code|STEP .* CANCELLED|Job step aborted"
+    r"MPI_ABORT|MPI_ERRORS_|terminated normally, but|non-zero (exit )?(status|code)"
+    r"|exiting improperly|Exited with exit code|STEP .* CANCELLED|Job step aborted"
 )
 #: Messages that name a cause, the surest first.
 _CAUSES: Final = (
     re.compile(
-        r"the executor on .* is lost|not responding|No route to host|Network is unreachable|Connection timed out"
-        r"|Could not resolve|Permission denied \(|Host key verification|command not found|Node failure"
-        r"|oom[- _]?kill|out[- ]of[- ]memory",
+        r"the executor on .* is lost|not responding|No route to host|Network is unreachable"
+        r"|Connection timed out|Could not resolve|Permission denied \(|Host key verification"
+        r"|command not found|Node failure|oom[- _]?kill|out[- ]of[- ]memory",
         re.IGNORECASE,
     ),
     re.compile(
-        r"exited on signal|srun: error: .*: (Killed|Terminated|Segmentation fault|Aborted|Bus error)"
+        r"exited on signal"
+        r"|srun: error: .*: (Killed|Terminated|Segmentation fault|Aborted|Bus error)"
     ),
     re.compile(
         r"^ssh: |srun: error|lost communication|Connection (to \S+ )?(closed|reset|refused)|daemon"

@@ -72,8 +72,8 @@ def rank_command(
     # The setting is refused only here, since Spark and SLURM may place ranks on one host by chance.
     if network and settings.launcher == "mpirun" and is_here_alone(arguments):
         raise IdleSettingError(
-            f"train.algorithm.network: {network} has no effect: all {settings.workers} workers are on "
-            f"one host, where they share memory. Leave it out."
+            f"train.algorithm.network: {network} has no effect: all {settings.workers} workers are "
+            f"on one host, where they share memory. Leave it out."
         )
     isolation: list[str] = []
     if settings.launcher == "mpirun" and folder is not None:

@@ -82,8 +82,8 @@ def read_runs(path: Path) -> list[tuple[int, RunSpec]]:
     """
     if not path.exists():
         raise LaunchError(
-            f"{socket.gethostname()} does not see {path}: the run folder must be on storage that all "
-            f"hosts share under the same path."
+            f"{socket.gethostname()} does not see {path}: the run folder must be on storage that "
+            f"all hosts share under the same path."
         )
     runs = json.loads(path.read_text(encoding="utf-8"))
     return [(run["number"], RunSpec.load(Path(run["spec"]))) for run in runs]
@@ -222,7 +222,8 @@ def choose_device(name: str, workload: Workload) -> torch.device:
         return torch.device("cpu")
     if not available:
         raise LaunchError(
-            "train.device is cuda, but torch sees no GPU; set it to auto or cpu, or check nvidia-smi."
+            "train.device is cuda, but torch sees no GPU; set it to auto or cpu, or check "
+            "nvidia-smi."
         )
     # cuBLAS is deterministic only with a workspace of fixed size.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

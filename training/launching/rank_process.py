@@ -94,9 +94,9 @@ def check_world_size(started: int, configured: int) -> None:
     """
     if started != configured:
         raise LaunchError(
-            f"{started} MPI processes run together, {configured} workers are configured. If srun started them, its "
-            f"PMIx does not work here (`srun --mpi=list` lists the types): set train.launcher: mpirun, or start by "
-            f"hand with --mpi=pmix or mpirun -n {configured}."
+            f"{started} MPI processes run together, {configured} workers are configured. If srun "
+            f"started them, its PMIx does not work here (`srun --mpi=list` lists the types): set "
+            f"train.launcher: mpirun, or start by hand with --mpi=pmix or mpirun -n {configured}."
         )
 
 

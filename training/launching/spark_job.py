@@ -206,13 +206,13 @@ def _accept_all(
         if time.monotonic() > deadline:
             raise LaunchError(
                 f"{slots.total()} of {workers} tasks started within {_START_SECONDS:.0f} s. Other "
-                f"jobs may hold the slots of the cluster, or its hosts cannot reach the driver: check "
-                f"spark.driver.host."
+                f"jobs may hold the slots of the cluster, or its hosts cannot reach the driver: "
+                f"check spark.driver.host."
             )
         if time.monotonic() >= report_at:
             on_wait(
-                f"waiting for executors: {slots.total()} of {workers} slots are held; other jobs may "
-                f"hold the others"
+                f"waiting for executors: {slots.total()} of {workers} slots are held; other jobs "
+                f"may hold the others"
             )
             report_at = math.inf
         for connection in listener.accept(_LOOK_SECONDS):

@@ -36,7 +36,8 @@ class HepEvents(Workload):
         for split in ("train", "val"):
             if not self.dataset.num_rows(split):
                 raise ShardError(
-                    f"the {split} split of {folder} has no events. Make the features again, from more."
+                    f"the {split} split of {folder} has no events. Make the features again, from "
+                    f"more."
                 )
         self._spec = model_spec(network, self.dataset)
 

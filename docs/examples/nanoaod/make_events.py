@@ -1,4 +1,4 @@
-"""Writes the synthetic NanoAOD files of this example: `python make_events.py` makes them again, bit by bit.
+"""Writes the synthetic NanoAOD files of this example, always the same bytes.
 
 Top quark pairs and W bosons with jets that decay to a lepton, as smooth distributions in the range
 of a collider's; no detector, no correlations beyond those that separate the two. `data.root` is a

@@ -1,4 +1,4 @@
-"""A feature, a network, a method, a topology and a figure of one's own; `analysis.yaml` uses them."""
+"""An own feature, network, method, topology and figure; `analysis.yaml` uses them."""
 
 from __future__ import annotations
 
