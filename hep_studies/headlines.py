@@ -12,7 +12,7 @@ from hep_studies.comparisons import Comparison
 from hep_studies.judging import JudgedClaim
 from hep_studies.measures import measure_of
 from hep_studies.sample_texts import sample_of
-from hep_studies.study_notes import methods_with_disturbed_times
+from hep_studies.study_notes import methods_with_unchecked_times
 from hep_studies.study_result import StudyResult
 
 #: Number of sentences on the page.
@@ -113,14 +113,14 @@ def _is_safe_to_quote(named: NamedClaim) -> bool:
     """Tell whether a claim may stand in a headline.
 
     It may not where best settings are at the edge of their sweep, or where it depends on simulated
-    times whose check was disturbed.
+    times whose check is not used.
     """
     if named.judged.is_at_edge:
         return False
     if not measure_of(named.judged.claim.measure).depends_on_times:
         return True
-    disturbed = methods_with_disturbed_times(named.result)
+    unchecked = methods_with_unchecked_times(named.result)
     for comparison in named.judged.comparisons:
-        if comparison.treatment.method in disturbed or comparison.control.method in disturbed:
+        if comparison.treatment.method in unchecked or comparison.control.method in unchecked:
             return False
     return True

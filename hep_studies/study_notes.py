@@ -63,33 +63,45 @@ def _about_edges(result: StudyResult, claims: Sequence[JudgedClaim]) -> list[str
     return [sentence]
 
 
-def methods_with_disturbed_times(result: StudyResult) -> list[str]:
-    """Return the methods whose check of the times says nothing, since other work disturbed it."""
-    if not (result.is_simulated and result.is_busy):
-        return []
-    return list(dict.fromkeys(check.method for check in result.checks))
+def methods_with_unchecked_times(result: StudyResult) -> dict[str, str]:
+    """Return the methods with a check of the times that says nothing, each with the reason.
+
+    Checks of earlier versions were one measurement, without a load of its own: for them the load of
+    the machine counts.
+    """
+    machine = result.provenance.machine
+    reasons = {}
+    for check in result.checks:
+        if check.refused:
+            reasons[check.method] = check.refused
+        elif check.repeats == 1 and result.is_busy:
+            reasons[check.method] = (
+                f"the machine was busy, load {machine.load:.1f} of {machine.cores} cores"
+            )
+    return reasons
 
 
 def _about_time_checks(result: StudyResult) -> list[str]:
-    """Return a sentence on the checks of times that were disturbed, with the load that was seen.
+    """Return a sentence for each reason why checks of times say nothing, such as the load.
 
     There is none if no claim depends on times.
     """
     rows = [row for claim in result.study.claims for row in claim.rows()]
     if not any(measure_of(row.measure).depends_on_times for row in rows):
         return []
-    methods = methods_with_disturbed_times(result)
-    if not methods:
-        return []
-    titles = "; ".join(result.study.title_of(method) for method in methods)
-    if set(methods) == {check.method for check in result.checks}:
-        titles = "all methods"
-    machine = result.provenance.machine
-    sentence = (
-        f"The check of the times was disturbed: other work kept {machine.load:.1f} of "
-        f"{machine.cores} cores busy. Times of {titles} are in no headline."
-    )
-    return [sentence]
+    methods_by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for method, reason in methods_with_unchecked_times(result).items():
+        methods_by_reason[reason].append(method)
+    checked_methods = {check.method for check in result.checks}
+    sentences = []
+    for reason, methods in methods_by_reason.items():
+        titles = "; ".join(result.study.title_of(method) for method in methods)
+        if set(methods) == checked_methods:
+            titles = "all methods"
+        sentences.append(
+            f"Times of {titles} are in no headline, since their check is not used: {reason}."
+        )
+    return sentences
 
 
 def _about_broken_methods(result: StudyResult) -> list[str]:

@@ -12,6 +12,7 @@ from hep_studies.figures import draw_all
 from hep_studies.judging import judge
 from hep_studies.measures import measure_of
 from hep_studies.pages import render
+from hep_studies.sample_texts import rows_title
 from hep_studies.study_notes import cautions, notes
 from hep_studies.study_result import PACKED_FILE, RESULT_FILE, StudyResult, pack
 from hep_studies.study_runs import TIMING
@@ -83,9 +84,15 @@ def _table_for_report(result: StudyResult, table: Grid) -> dict[str, object]:
         "heads": header,
         "rows": [row[: len(header)] for row in rows],
         "workers": "virtual workers of the simulator" if result.is_simulated else "MPI ranks",
-        "events": result.events["version"],
+        "events": _name_of_rows(result),
         "notes": sentences,
     }
+
+
+def _name_of_rows(result: StudyResult) -> str:
+    """Return the version of the events, or what the rows of another workload are."""
+    is_of_events = isinstance(result.study.workload, str)
+    return result.events["version"] if is_of_events else rows_title(result.study)
 
 
 def publish_output(result: StudyResult, folder: Path, publish: Path) -> Path:

@@ -11,7 +11,7 @@ from example_study import example_check, example_result, example_run, example_st
 from hep_studies.judging import judge
 from hep_studies.run_result import RunResult
 from hep_studies.study_notes import cautions, notes
-from hep_studies.study_result import StudyResult
+from hep_studies.study_result import StudyResult, TimeCheck
 
 RATE = "train.learning_rate"
 FASTER = {
@@ -44,24 +44,39 @@ def with_load(result: StudyResult, load: float) -> StudyResult:
     return replace(result, provenance=replace(result.provenance, machine=machine))
 
 
+def result_with_checks(checks: list[TimeCheck], measure: str = "seconds") -> StudyResult:
+    study = example_study(claims=[{**FASTER, "measure": measure}])
+    runs = [example_run(method, 1) for method in ("ar-sgd", "sgd", "ad-psgd")]
+    return example_result(study, runs, checks=checks)
+
+
 @pytest.mark.parametrize(
     ("load", "measure", "is_said"),
     [(1.6, "seconds", True), (0.2, "seconds", False), (1.6, "val_loss", False)],
 )
-def test_a_disturbed_check_of_claimed_times_is_said_with_its_load(
+def test_one_measurement_on_a_busy_machine_checks_no_claimed_times(
     load: float, measure: str, is_said: bool
 ) -> None:
-    study = example_study(claims=[{**FASTER, "measure": measure}])
-    runs = [example_run(method, 1) for method in ("ar-sgd", "sgd", "ad-psgd")]
-    result = with_load(example_result(study, runs, checks=CHECKS), load)
+    result = with_load(result_with_checks(CHECKS, measure), load)
 
     sentences = cautions(result, [])
 
-    disturbed = (
-        "The check of the times was disturbed: other work kept 1.6 of 2 cores busy. Times of all "
-        "methods are in no headline."
+    unchecked = (
+        "Times of all methods are in no headline, since their check is not used: the machine was "
+        "busy, load 1.6 of 2 cores."
     )
-    assert sentences == ([disturbed] if is_said else [])
+    assert sentences == ([unchecked] if is_said else [])
+
+
+def test_a_refused_check_is_said_with_its_reason() -> None:
+    accepted, refused = [replace(check, repeats=5) for check in CHECKS]
+    checks = [accepted, replace(refused, refused="its repeats differ by 3 ms")]
+
+    # Accepted repeats have seen their own load; that before the runs does not count.
+    (sentence,) = cautions(with_load(result_with_checks(checks), 1.6), [])
+
+    reason = "since their check is not used: its repeats differ by 3 ms."
+    assert sentence == f"Times of AD-PSGD are in no headline, {reason}"
 
 
 def run_at_rate(method: str, correct: int, rate: float, **numbers: float) -> RunResult:
