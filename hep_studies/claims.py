@@ -12,12 +12,16 @@ from typing import Any, Final
 from hep_studies.classifier_section import classifier_section
 from hep_studies.nested_values import form_of
 from hep_studies.pages import render, render_claims
+from hep_studies.run_result import RunResult
 from hep_studies.study import FOLDER, PRESENTATION_KEYS, StudySettings
 from hep_studies.study_result import PACKED_FILE, RESULT_FILE, StudyResult, read_study_result
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import MissingInputError
+from training.settings import TrainSettings
 
 _PAGE: Final = "claims.md"
+#: Keys of a study of which another value changes all its runs, or what they are compared by.
+_KEYS_OF_ALL_RUNS: Final = ("workload", "execution", "times_only", "best_of", "reference")
 
 
 def write_claims(folder: Path, out: Path) -> Path:
@@ -82,18 +86,38 @@ def _stored_results(folder: Path) -> dict[Path, Path]:
 def _with_current_presentation(result: StudyResult) -> StudyResult:
     """Return a result with the claims, tables and figures that the file of its study has now.
 
-    This needs no new runs. If the file now asks for runs with other settings, or there is no such
-    file, the result is returned as it is: the file would describe other runs.
+    This needs no new runs. Claims on runs that the file asks for since then are not decidable until
+    they are made. If the file no longer asks for a stored run, or there is no such file, the result
+    is returned as it is: the file would describe other runs.
     """
     # The name of a result is that of the file, with the form and the execution at its end.
     path = FOLDER / f"{result.name.removesuffix('-mpi').removesuffix('-full')}.yaml"
     if not path.exists():
         return result
     study = StudySettings.model_validate(form_of(read_mapping(path), result.form, {}))
-    has_same_runs = _settings_of_runs(study) == _settings_of_runs(result.study)
-    return replace(result, study=study) if has_same_runs else result
+    if not _asks_for_all_runs(study, result):
+        return result
+    presentation = {key: getattr(study, key) for key in PRESENTATION_KEYS}
+    return replace(result, study=result.study.model_copy(update=presentation))
 
 
-def _settings_of_runs(study: StudySettings) -> dict[str, Any]:
-    """Return the settings of a study that its runs depend on."""
-    return study.model_dump(mode="json", exclude=set(PRESENTATION_KEYS))
+def _asks_for_all_runs(study: StudySettings, result: StudyResult) -> bool:
+    """Return whether a study asks for every stored run; it may ask for more."""
+    stored = result.study
+    if any(getattr(study, key) != getattr(stored, key) for key in _KEYS_OF_ALL_RUNS):
+        return False
+    seeds = {run.seed for run in result.runs}
+    if len(seeds) > study.seeds:
+        return False
+    # Runs of different seeds have the same settings otherwise.
+    first_seed = min(seeds)
+    first_runs = [run for run in result.runs if run.seed == first_seed]
+    return all(_settings_of_run(study, run) == _settings_of_run(stored, run) for run in first_runs)
+
+
+def _settings_of_run(study: StudySettings, run: RunResult) -> tuple[TrainSettings, Any] | None:
+    """Return the settings that a study gives a run; None if it does not ask for the run."""
+    if run.method not in study.methods or run.values not in study.combinations(run.method):
+        return None
+    train = study.train_settings(run.method, run.values, run.seed)
+    return train, study.cluster_settings(run.values)

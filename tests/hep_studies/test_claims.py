@@ -3,12 +3,14 @@ results."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from example_study import EQUAL_ACCURACY, example_result, example_run, example_study
+from example_study import EQUAL_ACCURACY, STUDY, example_result, example_run, example_study
 from typer.testing import CliRunner
 
 from hep_studies.claims import write_claims
@@ -99,7 +101,7 @@ def stored_study(tmp_path: Path) -> Path:
     ]
     folder = tmp_path / "studies" / "example"
     folder.mkdir(parents=True)
-    result = example_result(example_study(claims=[CLAIM]), runs)
+    result = example_result(example_study(claims=[CLAIM], seeds=3), runs)
     (folder / PACKED_FILE).write_bytes(pack(result))
     return folder.parent
 
@@ -119,6 +121,37 @@ def test_the_command_writes_the_page_and_needs_no_config(
     assert "[A study](../studies/example.md)" in page
     # The sentences to take home stand only where their claims are judged so.
     assert "\n1. " not in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_judged_by_file"),
+    [
+        ({}, True),
+        ({"seeds": 5}, True),
+        ({"methods": {**STUDY["methods"], "late": STUDY["methods"]["sgd"]}}, True),
+        ({"seeds": 1}, False),
+        ({"train": {"workers": 8}}, False),
+        ({"cluster": {"step_seconds": 1.0}}, False),
+        ({"methods": {"ar-sgd": STUDY["methods"]["ar-sgd"]}}, False),
+    ],
+    ids=str,
+)
+def test_claims_are_those_of_the_file_while_it_asks_for_the_stored_runs(
+    stored_study: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    is_judged_by_file: bool,
+) -> None:
+    rows = [{**CLAIM, "says": "The file says so.", "control": "sgd"}] if is_judged_by_file else []
+    file = {**STUDY, "seeds": 3, **changes, "claims": rows}
+    (tmp_path / "example.yaml").write_text(json.dumps(file))
+    monkeypatch.setattr("hep_studies.claims.FOLDER", tmp_path)
+
+    page = write_claims(stored_study, tmp_path / "site").read_text()
+
+    assert ("The file says so." in page) == is_judged_by_file
+    assert ("It is better." in page) != is_judged_by_file
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
