@@ -185,7 +185,8 @@ class StudyResult:
     def runs_of(self, cell: Cell, tuning: Tuning = LOWEST_LOSS) -> list[RunResult]:
         """Return the runs of a cell in the order of their seeds, at one combination of `best_of`.
 
-        `tuning`: which one; by default that of the lowest validation loss.
+        `tuning`: which one; by default that of the lowest validation loss. A method that sets such
+        a key itself has one combination, without that key, at any value of it.
         """
         combinations = self.groups.get(cell, {})
         if not tuning.at:
@@ -194,7 +195,7 @@ class StudyResult:
             return combinations[best_combination(combinations, tuning.best_in)]
         json_values = as_json(tuning.at)
         for combination, runs in combinations.items():
-            if combination.plain_values == json_values:
+            if combination.matches(json_values):
                 return runs
         return []
 

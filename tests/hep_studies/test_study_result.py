@@ -106,6 +106,15 @@ def test_a_value_is_the_same_with_and_without_a_decimal_point(value: float) -> N
     assert at_best.runs_of(cell, Tuning({key: value})) == runs[:1]
 
 
+def test_a_method_that_sets_a_varied_key_itself_is_the_same_at_any_value_of_it() -> None:
+    key = "train.momentum"
+    run = example_run("sgd", 1)
+    result = example_result(example_study(vary={key: [0, 0.5]}, best_of=[key]), [run])
+    (cell,) = result.cells()
+
+    assert result.runs_of(cell, Tuning({key: 0.5})) == [run]
+
+
 @pytest.mark.parametrize(
     ("execution", "load", "warning"),
     [
