@@ -33,7 +33,7 @@ def without_spark(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(Ingest, "needs", ())
     patch.setattr(Features, "needs", ())
     patch.setattr(run_folder, "SparkProvider", lambda *_: WITHOUT_SPARK)
-    patch.setattr(spark_job, "_scratch", lambda _: folder)
+    patch.setattr(spark_job, "task_folder", lambda _: folder)
 
 
 def run_stages(config: Path, *stages: str, **options: Any) -> str:
