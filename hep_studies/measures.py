@@ -267,7 +267,9 @@ _MEASURES: Final[dict[str, Measure]] = {
     ),
     "averages_lost": Measure("pairwise averages lost", **_LOW),
     "steps_not_finite": Measure("steps without effect", **_LOW),
+    "sums": Measure("sums of shards"),
     "steps_per_cycle": Measure("steps of a worker between two of its sums"),
+    "effective_share": Measure("share of the steps that the pull leaves", **_SHARE),
     "utilisation": Measure(
         "share of the time in which workers compute",
         **_SHARE,

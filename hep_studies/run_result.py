@@ -19,7 +19,12 @@ from torch import nn
 
 from hep_core.atomic_files import new_file
 from training.loop.records import Record, drop_warmup_epochs
-from training.loop.summary import count_samples, summarize_rank, utilisation
+from training.loop.summary import (
+    count_samples,
+    summarize_rank,
+    summarize_sums,
+    utilisation,
+)
 from training.settings import TrainSettings
 from training.workloads.workload import Workload
 
@@ -224,9 +229,7 @@ def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
     numbers["utilisation"] = _utilisation(ranks)
     numbers["worker_val_accuracy"] = _worker_accuracy(trained_ranks)
     numbers |= rates(ranks)
-    if "mean_steps_per_cycle" in summaries[0]:
-        steps = [summary["mean_steps_per_cycle"] for summary in summaries]
-        numbers["steps_per_cycle"] = np.mean(steps)
+    numbers |= summarize_sums(summaries)
     return {name: float(value) for name, value in numbers.items()}
 
 

@@ -12,6 +12,7 @@ from hep_studies.judging import JudgedClaim
 from hep_studies.measures import measure_of
 from hep_studies.study import key_label
 from hep_studies.study_result import StudyResult
+from training.loop.summary import SMALL_EFFECTIVE_SHARE
 
 #: Sentences of `notes` by the number of a run that they count.
 _COUNTED: Final = {
@@ -141,8 +142,8 @@ def _about_rate(result: StudyResult, cell: Cell) -> str:
 def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
     """Return sentences about the mishaps of runs; none if all is well.
 
-    They are about runs that diverged, steps without effect, lost averages, and cells that cannot be
-    compared.
+    They are about runs that diverged, steps without effect, lost averages, joint models with too
+    few sums, and cells that cannot be compared.
     """
     sentences = []
     for counter, template in _COUNTED.items():
@@ -154,6 +155,7 @@ def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
             total=f"{sum(counts.values()):,.0f}", num_runs=len(result.runs), by_method=by_method
         )
         sentences.append(sentence)
+    sentences += _notes_on_sums(result)
     for judged in claims:
         for comparison in judged.comparisons:
             if comparison.obstacle:
@@ -163,6 +165,24 @@ def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
                     f"Not compared, {comparison.obstacle}: {treatment} against {control}."
                 )
     return list(dict.fromkeys(sentences))
+
+
+def _notes_on_sums(result: StudyResult) -> list[str]:
+    """Return a sentence for each cell whose joint model got a small part of the workers' steps.
+
+    What such runs learn depends on how often the machine lets all workers come to a sum.
+    """
+    sentences = []
+    for cell in result.cells():
+        names = ("effective_share", "sums", "steps_per_cycle")
+        share, sums, steps = [result.numbers(cell, name).mean() for name in names]
+        if share < SMALL_EFFECTIVE_SHARE:
+            sentences.append(
+                f"{result.title(cell)}: the joint model got {share:.0%} of the workers' steps, in "
+                f"{sums:,.0f} sums with {steps:.0f} steps of a worker between two of a shard; the "
+                f"pull undid the rest. More interruptions of the workers mean fewer sums."
+            )
+    return sentences
 
 
 def _counts_by_method(result: StudyResult, counter: str) -> dict[str, float]:

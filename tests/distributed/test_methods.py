@@ -191,6 +191,9 @@ def test_shards_of_mpca_travel_beside_the_steps_on_mpi(
     assert max(rank["mean_steps_per_cycle"] for rank in totals["per_rank"]) >= 1
     assert max(rank["max_staleness"] for rank in totals["per_rank"]) >= 1
     assert all(rank["bytes_sent"] > 0 for rank in totals["per_rank"])
+    assert totals["sums"] == totals["per_rank"][0]["cycles"]
+    assert totals["steps_per_cycle"] > 0
+    assert 0 < totals["effective_share"] <= 1
 
 
 @pytest.mark.parametrize("settings", SERVERS, ids=str)

@@ -35,6 +35,21 @@ def test_steps_without_effect_and_lost_averages_are_said() -> None:
     ]
 
 
+def test_a_joint_model_that_gets_few_of_the_steps_is_said() -> None:
+    sums = {"sums": 31.0, "steps_per_cycle": 24.7}
+    shares = {"ad-psgd": 0.22, "ar-sgd": 0.6}
+    runs = [example_run("sgd", 1)]
+    for method, share in shares.items():
+        run = example_run(method, 1)
+        runs.append(replace(run, numbers={**run.numbers, **sums, "effective_share": share}))
+
+    (sentence,) = notes(example_result(example_study(), runs))
+
+    assert sentence.startswith(
+        "AD-PSGD: the joint model got 22% of the workers' steps, in 31 sums with 25 steps of a worker"
+    )
+
+
 def test_there_is_no_note_if_all_is_well() -> None:
     assert notes(example_result(example_study(), [example_run("sgd", 1)])) == []
 

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
@@ -94,6 +95,12 @@ class Mpca(Algorithm):
         """Number of steps since this worker began the last sum."""
         self._steps_per_cycle: Counter[int] = Counter()
         """Number of contributions by the number of steps tau_i in them, at least 1."""
+        self._effective_steps = np.zeros(settings.shards)
+        """(shards,) how many steps without a pull lead as far from the joint model as the steps
+        since the last contribution: a pull by alpha leaves 1 - alpha of those before it. While the
+        joint model stands still these are at most 1 / alpha, however long the next sum takes."""
+        self._contributed_effective_steps = 0.0
+        """Sum of them over all contributions."""
         self._staleness: Counter[int] = Counter()
         """Number of sums by the number of this worker's steps from their begin to their use."""
 
@@ -123,9 +130,11 @@ class Mpca(Algorithm):
             # Equation 7, before every gradient; the optimiser does not see it.
             self._local -= alpha * (self._local - self.joint.projected)
             self.model.write(self._local)
+            self._effective_steps *= 1 - alpha
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
             self.joint.steps += 1
+            self._effective_steps += 1
         await self._exchange()
 
     async def _exchange(self) -> None:
@@ -153,7 +162,7 @@ class Mpca(Algorithm):
         A local shard that is not finite contributes nothing, and is replaced by that of the
         projected joint model. `ending`: whether the worker takes no more steps.
         """
-        elements = self.joint.next_elements
+        index, elements = self.joint.next_shard, self.joint.next_elements
         self.model.read(self._local)
         steps = self.joint.begin_sum(self._local, ending=ending)
         if not is_finite(self._local[elements]):
@@ -162,6 +171,8 @@ class Mpca(Algorithm):
         self._steps_since_sum = 0
         if steps:
             self._steps_per_cycle[steps] += 1
+            self._contributed_effective_steps += float(self._effective_steps[index])
+            self._effective_steps[index] = 0
 
     async def _finish_sum(self) -> bool:
         """Wait for the sum under way, and update the joint model by it.
@@ -209,10 +220,14 @@ class Mpca(Algorithm):
 
     @override
     def counters(self) -> Counters:
-        """Return the counts since the start; a cycle is the sum of one shard."""
+        """Return the counts since the start; a cycle is the sum of one shard.
+
+        A step is in a contribution to each shard, so the effective ones are a mean over the shards.
+        """
         return {
             **super().counters(),
             "cycles": self.joint.num_sums,
+            "effective_steps": self._contributed_effective_steps / self._settings.shards,
             "steps_per_cycle": self._steps_per_cycle.copy(),
             "staleness": self._staleness.copy(),
         }

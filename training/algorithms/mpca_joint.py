@@ -215,13 +215,14 @@ class JointModel:
         return self._pending is None or self._pending.is_done()
 
     @property
-    def _next_shard(self) -> int:
+    def next_shard(self) -> int:
+        """Number of the shard whose turn it is."""
         return self.num_sums % len(self._slices)
 
     @property
     def next_elements(self) -> slice:
         """The elements of the shard whose turn it is."""
-        return self._slices[self._next_shard]
+        return self._slices[self.next_shard]
 
     def begin_sum(self, local: Vector, *, ending: bool) -> int:
         """Begin the sum of the shard whose turn it is, over all workers, in the background.
@@ -231,7 +232,7 @@ class JointModel:
         Returns:
             The worker's steps since its last contribution to this shard, which now count as sent.
         """
-        index = self._next_shard
+        index = self.next_shard
         local_shard = local[self.next_elements]
         self._contributed_steps = int(self.steps[index])
         self.steps[index] = 0
@@ -268,7 +269,7 @@ class JointModel:
         self._message = None
         if message is None:
             raise AssertionError("no sum is under way")
-        index, elements = self._next_shard, self.next_elements
+        index, elements = self.next_shard, self.next_elements
         shard = driver_rule(self._shards[index], message[:_NUM_ENDED], self._constants)
         self._shards[index] = shard
         self.projected[elements] = shard.projected
@@ -294,7 +295,7 @@ class JointModel:
         steps = self.steps.copy()
         arrived = None
         if self._pending is not None:
-            steps[self._next_shard] += self._contributed_steps
+            steps[self.next_shard] += self._contributed_steps
         elif self._message is not None:
             arrived = self._message.copy()
         return {

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hep_core.atomic_files import new_file
 from training.loop.records import Record, read_records, write_records
@@ -14,6 +14,8 @@ from training.settings import TrainSettings
 
 CYCLES: Final = "cycles.jsonl"
 """File with a line for each sum over the agents of Spark."""
+SMALL_EFFECTIVE_SHARE: Final = 0.5
+"""An `effective_share` of the steps below this one is worth a sentence; see `summarize_sums`."""
 
 
 def write_summary(
@@ -52,6 +54,7 @@ def write_summary(
         "seconds": sum(record["seconds"] for record in history),
         "consensus_distance": history[-1]["consensus_distance"],
         **_summarize_cycles(out_dir, ranks),
+        **summarize_sums(rank_summaries),
         "per_rank": rank_summaries,
         "acted": count_actions(settings, rank_summaries),
     }
@@ -116,6 +119,37 @@ def summarize_rank(records: list[Record]) -> Record:
         **_sum_counters(records),
         "worker_val_accuracy": last.get("worker_val_accuracy", last["val_accuracy"]),
     }
+
+
+def summarize_sums(rank_summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Summarise the sums of a method with a joint model; empty for other methods.
+
+    `sums` is their number, and `steps_per_cycle` a worker's steps between two sums of a shard, a
+    mean over the workers. `effective_share` is the share of all steps that the pull leaves.
+
+    `rank_summaries`: from `summarize_rank`.
+
+    Examples:
+        >>> rank = {"steps": 8, "cycles": 6, "mean_steps_per_cycle": 4.0, "effective_steps": 2.0}
+        >>> summarize_sums([rank, {**rank, "mean_steps_per_cycle": 2.0}])
+        {'sums': 6.0, 'steps_per_cycle': 3.0, 'effective_share': 0.25}
+        >>> summarize_sums([{"steps": 8}])
+        {}
+    """
+    if "effective_steps" not in rank_summaries[0]:
+        return {}
+    num_steps = sum(summary["steps"] for summary in rank_summaries)
+    num_effective = sum(summary["effective_steps"] for summary in rank_summaries)
+    return {
+        "sums": _mean_of("cycles", rank_summaries),
+        "steps_per_cycle": _mean_of("mean_steps_per_cycle", rank_summaries),
+        "effective_share": num_effective / (num_steps or 1),
+    }
+
+
+def _mean_of(name: str, rank_summaries: Sequence[Mapping[str, Any]]) -> float:
+    total: float = sum(summary[name] for summary in rank_summaries)
+    return total / len(rank_summaries)
 
 
 def utilisation(records: Iterable[Record]) -> float:

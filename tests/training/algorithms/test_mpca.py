@@ -21,7 +21,13 @@ from simulated import (
 
 from training.algorithms.base import Algorithm
 from training.algorithms.mpca import Mpca
-from training.algorithms.mpca_joint import JointShard, MpcaConstants, contribution, driver_rule
+from training.algorithms.mpca_joint import (
+    JointShard,
+    MpcaConstants,
+    contribution,
+    driver_rule,
+)
+from training.loop.summary import summarize_rank, summarize_sums
 
 RATE = 0.1
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE}
@@ -96,6 +102,56 @@ def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand() -> None:
             total = np.sum([contribution(model, 2) for model in models], axis=0)
     for algorithm in recorder.algorithms.values():
         np.testing.assert_allclose(joint_model(algorithm), shard.model, atol=1e-13)
+
+
+def test_effective_steps_lead_as_far_as_the_steps_under_a_pull() -> None:
+    num_steps = 9
+    recorder = StepRecorder()
+    problem = LinearGradients(workers=2, steps=num_steps, seed=8, hessian=0.0)
+    problem.pulls[:] = 1.0
+    results = np.empty((2, 5))
+    constants = {"alpha": 0.3, "alpha_free": 0, "alpha_ramp": 0}
+
+    # The joint model stands still until all steps are contributed at the end, with a beta of 1.
+    problem.drive(**MPCA, **SGD, **constants, cycle_steps=99, results=results, before_step=recorder)
+
+    num_effective = sum((1 - 0.3) ** power for power in range(num_steps))
+    np.testing.assert_allclose(results - problem.initial, RATE * num_effective)
+    for algorithm in recorder.algorithms.values():
+        assert algorithm.counters()["effective_steps"] == pytest.approx(num_effective)
+
+
+def test_steps_before_the_first_pull_are_all_effective() -> None:
+    recorder = StepRecorder()
+    problem = LinearGradients(workers=2, steps=9, seed=8)
+    constants = {"alpha": 0.5, "alpha_free": 1, "alpha_ramp": 0, "shards": 1}
+
+    problem.drive(**MPCA, **SGD, **constants, cycle_steps=3, before_step=recorder)
+
+    # The second sum begins after the first has ended, with steps that were not pulled yet.
+    pulled = 1 + 0.5 + 0.25
+    for algorithm in recorder.algorithms.values():
+        assert algorithm.counters()["effective_steps"] == 3 + 3 + pulled
+
+
+#: Interruptions of a tenth of a second, such as those of ranks without a core of their own.
+BUSY_CLUSTER = CLUSTER.model_copy(update={"pause_probability": 0.05, "pause_seconds": 0.1})
+
+
+def test_on_a_busy_machine_few_sums_leave_little_of_the_steps() -> None:
+    """The pull of each step holds workers at the joint model, which waits for the sums."""
+    shares, losses, sums = {}, {}, {}
+    rows = toy_rows(1280)
+    for name, cluster in {"quiet": CLUSTER, "busy": BUSY_CLUSTER}.items():
+        records = run(**MPCA, train=rows, workers=3, epochs=4, cluster=cluster).records
+        numbers = summarize_sums([summarize_rank(history) for history in records])
+        shares[name], sums[name] = numbers["effective_share"], numbers["sums"]
+        losses[name] = records[0][-1]["val_loss"]
+
+    assert sums["busy"] < 0.3 * sums["quiet"]
+    assert shares["quiet"] > 0.8
+    assert shares["busy"] < 0.5
+    assert losses["busy"] > 1.5 * losses["quiet"]
 
 
 def contributed_steps(algorithm: Algorithm) -> int:
