@@ -92,9 +92,19 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     for in_memory in (True, False):
         cases |= average_cases(folder, in_memory=in_memory)
     cases["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
+    cases["load late",] = Case(2, "messages:load_late", {"rank": 1, "nap": 0.3})
     cases["skip",] = Case(3, "averages:skip", {})
     cases["take_over",] = Case(2, "averages:take_over", {"folder": str(folder)})
     return Cases(folder, cases, seconds=600)
+
+
+def test_no_rank_draws_work_before_all_have_loaded_the_code_for_it(cases: Cases) -> None:
+    results = cases.results("load late")
+
+    # All ranks of the host have the same clock.
+    last_first_count = max(result["first_count"] for result in results)
+    assert min(result["opened"] for result in results) >= last_first_count
+    assert sorted(result["tickets"] for result in results) == [1, 2]
 
 
 def check_counts(results: list[dict[str, Any]]) -> None:

@@ -135,13 +135,16 @@ class MpiTransport(Transport):
         """Make the counters, once, in the memory of rank 0; all ranks together.
 
         They may come minutes apart, and wait for each other first, since a connection waits for
-        seconds only.
+        seconds only. They also wait until each has counted once. The first call loads compiled
+        code, in up to seconds on a busy machine, in which the others would draw all tickets.
         """
         self.process.wait_for_all()
         if self._shared_counters is None:
             with self._mpi_lock:
                 self._shared_counters = Memory(self.process, [0], [len(COUNTERS)], np.int64)
                 self._shared_counters.open(network=self._network)
+            await self.count("tickets", 0)
+            self.process.wait_for_all()
 
     @override
     async def count(self, counter: CounterName, amount: int) -> int:

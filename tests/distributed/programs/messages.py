@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
 
 from training.errors import LaunchError
-from training.transports import memory
+from training.transports import kernels, memory
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
 
@@ -47,3 +48,26 @@ def fail_to_start() -> str:
     except LaunchError as error:
         return str(error)
     return ""
+
+
+def load_late(rank: int, nap: float) -> dict[str, float]:
+    """A rank takes some time to load the code of its first count [s]; when, on each rank, the
+    counters were open, and when the first count ended."""
+    transport = MpiTransport()
+    fetch_and_add = kernels.fetch_and_add
+    ends = []
+
+    def load_and_add(*arguments: Any) -> int:
+        if transport.rank == rank and not ends:
+            sleep(nap)
+        value: int = fetch_and_add(*arguments)
+        ends.append(perf_counter())
+        return value
+
+    kernels.fetch_and_add = load_and_add
+    run_now(transport.open_counters())
+    opened = perf_counter()
+    tickets = run_now(transport.count("tickets", 1))
+    kernels.fetch_and_add = fetch_and_add
+    transport.close()
+    return {"opened": opened, "first_count": ends[0], "tickets": tickets}
