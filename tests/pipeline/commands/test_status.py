@@ -6,25 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import SAMPLES, small_config
+from command_line import SAMPLES, invoke, small_config
 from night_files import Night
 from published_by_hand import example_model_manifest, publish
 from stages_in_process import run_stages, without_spark
-from typer.testing import CliRunner
 
-from pipeline.cli import app
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore
 from pipeline.terminal.exit_codes import Exit
-
-STAGES = ("ingest", "features", "train")
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """A config with three published stages and a model in use."""
     path = small_config(tmp_path, SAMPLES)
-    for stage in STAGES:
+    for stage in ("ingest", "features", "train"):
         publish(tmp_path / "run", stage, text="first")
     registry = Registry(tmp_path / "run", "hlf")
     folder = registry.next_folder("0123456789")
@@ -33,59 +29,61 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def spoil(store: StageStore, spoiled_key: str) -> str:
-    """Damage a version or its pointer; returns the words that name the damage."""
+def damage_pointer(store: StageStore) -> str:
+    """Let the pointer lead to another stage; returns the beginning of the message about it."""
     version = store.current()
     assert version is not None
-    manifest = version.folder / "manifest.json"
-    if spoiled_key == "pointer":
-        store.pointer.write_text(json.dumps({"version": f"../features/{version.name}"}))
-        return f"{store.pointer} is damaged: version: "
-    document = json.loads(manifest.read_text())
-    if spoiled_key == "outputs":
-        document["outputs"] = [{"path": "data"}]
-        manifest.write_text(json.dumps(document))
-        return f"{manifest} is damaged: the key 'outputs.0.size' is missing"
-    del document[spoiled_key]
-    manifest.write_text(json.dumps(document))
-    return f"{manifest} is damaged: the key '{spoiled_key}' is missing"
+    store.pointer.write_text(json.dumps({"version": f"../features/{version.name}"}))
+    return f"{store.pointer} is damaged: version: "
 
 
-@pytest.mark.parametrize("spoiled_key", ["pointer", "outputs", "fingerprint", "counters"])
-def test_status_shows_what_can_be_read_and_the_damage_beside_it(
-    config: Path, spoiled_key: str
-) -> None:
-    run_dir = config.parent / "run"
-    message = spoil(StageStore(run_dir, "train"), spoiled_key)
-    result = CliRunner().invoke(app, ["status", "--config", str(config)])
-    assert result.exit_code == Exit.USER_ERROR
-    assert message in result.stdout
-    for stage in ("ingest", "features", "hlf in use"):
-        assert f"{stage} " in result.stdout
-    document = json.loads(
-        CliRunner().invoke(app, ["status", "--json", "--config", str(config)]).stdout
-    )
-    assert document["train"]["damage"].startswith(message)
-    assert (document["train"]["version"] is None) == (spoiled_key == "pointer")
-    assert document["features"]["version"].startswith("0001-")
-    assert document["in_use"]["hlf"]["promoted"] == "2026-01-01T00:00:00+00:00"
-    verified = CliRunner().invoke(app, ["status", "--verify", "--config", str(config)])
-    assert message in verified.stdout
-    assert verified.exit_code == Exit.USER_ERROR
+def damage_manifest(store: StageStore, key: str) -> str:
+    """Remove a key of the manifest in use; returns the message about it."""
+    version = store.current()
+    assert version is not None
+    path = version.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest[key]
+    path.write_text(json.dumps(manifest))
+    return f"{path} is damaged: the key '{key}' is missing"
+
+
+@pytest.mark.parametrize("damaged", ["pointer", "outputs", "fingerprint", "counters"])
+def test_status_shows_what_can_be_read_and_the_damage_beside_it(config: Path, damaged: str) -> None:
+    store = StageStore(config.parent / "run", "train")
+    message = damage_pointer(store) if damaged == "pointer" else damage_manifest(store, damaged)
+
+    result = invoke("status", "--config", config)
+    verified = invoke("status", "--verify", "--config", config)
+    status = json.loads(invoke("status", "--json", "--config", config).stdout)
+
+    for shown in (result, verified):
+        assert shown.exit_code == Exit.USER_ERROR
+        assert message in shown.stdout
+    for name in ("ingest", "features", "hlf in use"):
+        assert f"{name} " in result.stdout
+    assert status["train"]["damage"].startswith(message)
+    assert (status["train"]["version"] is None) == (damaged == "pointer")
+    assert status["features"]["version"].startswith("0001-")
+    assert status["in_use"]["hlf"]["promoted"] == "2026-01-01T00:00:00+00:00"
 
 
 def test_status_names_a_damaged_model(config: Path) -> None:
-    message = spoil(Registry(config.parent / "run", "hlf"), "train")
-    result = CliRunner().invoke(app, ["status", "--json", "--config", str(config)])
-    document = json.loads(result.stdout)
-    assert document["in_use"]["hlf"]["damage"].startswith(message)
-    assert document["train"]["version"].startswith("0001-")
+    message = damage_manifest(Registry(config.parent / "run", "hlf"), "train")
+
+    result = invoke("status", "--json", "--config", config)
+
     assert result.exit_code == Exit.USER_ERROR
+    status = json.loads(result.stdout)
+    assert status["in_use"]["hlf"]["damage"].startswith(message)
+    assert status["train"]["version"].startswith("0001-")
 
 
 def test_plan_says_that_a_damaged_version_is_made_again(config: Path) -> None:
-    message = spoil(StageStore(config.parent / "run", "features"), "counters")
-    result = CliRunner().invoke(app, ["plan", "--json", "--config", str(config)])
+    message = damage_manifest(StageStore(config.parent / "run", "features"), "counters")
+
+    result = invoke("plan", "--json", "--config", config)
+
     assert result.exit_code == Exit.OK, result.output
     plans = {plan["stage"]: plan for plan in json.loads(result.stdout)}
     assert (plans["features"]["state"], plans["features"]["would_run"]) == ("stale", True)
@@ -96,8 +94,10 @@ def test_plan_says_that_a_damaged_version_is_made_again(config: Path) -> None:
 
 @pytest.mark.parametrize("command", ["train", "promote", "clean"])
 def test_a_damaged_version_is_an_error_of_the_run_folder(config: Path, command: str) -> None:
-    message = spoil(StageStore(config.parent / "run", "features"), "fingerprint")
-    result = CliRunner().invoke(app, [command, "--config", str(config)])
+    message = damage_manifest(StageStore(config.parent / "run", "features"), "fingerprint")
+
+    result = invoke(command, "--config", config)
+
     assert result.exit_code == Exit.USER_ERROR, result.output
     assert message in " ".join(result.stderr.split())
 
@@ -106,8 +106,10 @@ def test_run_makes_a_damaged_version_again(tmp_path: Path, monkeypatch: pytest.M
     without_spark(monkeypatch, tmp_path)
     night = Night(tmp_path)
     night.run("ingest")
-    message = spoil(night.runner().run_folder.store("ingest"), "counters")
-    stages = run_stages(tmp_path / "config.yaml", "ingest")
-    assert f"ingest: {message}" in stages
+    message = damage_manifest(night.runner().run_folder.store("ingest"), "counters")
+
+    output = run_stages(tmp_path / "config.yaml", "ingest")
+
+    assert f"ingest: {message}" in output
     assert night.version("ingest").name.startswith("0002-")
     assert "ingest: up to date" in run_stages(tmp_path / "config.yaml", "ingest")

@@ -1,4 +1,4 @@
-"""Models by their paths: every form that there is, and a clear refusal of all others."""
+"""Models by their paths, and the refusal of paths that are none."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 from feature_datasets import CLASSES, write_dataset
 from networks import small_network, small_spec
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from published_by_hand import TRAINING_SUMMARY, example_version
 from training_runs import make_spec
@@ -44,7 +45,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 def write_run(
     folder: Path, dataset: FeatureDataset, *, seed: int = 1, classes: list[str] = CLASSES
 ) -> Path:
-    """The files of a training run that an evaluation reads."""
+    """Write the files of a training run that an evaluation reads; returns the folder."""
     folder.mkdir(parents=True)
     make_spec(dataset, folder).save(folder / "run.json")
     spec = small_spec("hlf")._replace(definitions=DEFINITIONS, classes=classes)
@@ -56,39 +57,50 @@ def write_run(
 
 @pytest.fixture
 def version(tmp_path: Path, dataset: FeatureDataset) -> Path:
-    """What the train stage makes of two networks."""
+    """The folder of a training of two networks."""
     for seed, name in enumerate(("hlf", "inclusive")):
         write_run(tmp_path / "0001-ab" / name, dataset, seed=seed)
     return tmp_path / "0001-ab"
 
 
-def exported(path: Path, *, seed: int = 1) -> Path:
+def write_onnx(path: Path, *, seed: int = 1) -> Path:
+    """Write an exported network; returns its path."""
     spec = small_spec("hlf")._replace(definitions=DEFINITIONS)
     path.parent.mkdir(parents=True, exist_ok=True)
     export_onnx(small_network(spec, seed=seed, dtype=torch.float32), spec, path)
     return path
 
 
-def names(*arguments: str | Path) -> list[str]:
-    return [
-        model.candidate.name for model in find_models([str(word) for word in arguments], CLASSES)
-    ]
+def find_model(path: Path | str) -> FoundModel:
+    """The only model of a path."""
+    (model,) = find_models([str(path)], CLASSES)
+    return model
 
 
-def test_a_name_and_a_path(version: Path, dataset: FeatureDataset) -> None:
-    (actual,) = find_models([f"first={version}/hlf"], CLASSES)
-    assert actual.candidate.name == "first"
-    assert actual.candidate.history == [{"epoch": 0}, {"epoch": 1}]
-    assert (actual.classes, actual.definitions, actual.dataset) == (
-        CLASSES,
-        DEFINITIONS,
-        dataset.folder,
+def names_of(*paths: str | Path) -> list[str]:
+    models = find_models([str(path) for path in paths], CLASSES)
+    return [model.candidate.name for model in models]
+
+
+def probabilities(seed: int) -> NDArray[np.float32]:
+    """The probabilities of `EVENTS` by the small network of a seed."""
+    return small_network("hlf", seed=seed, dtype=torch.float32).probabilities(EVENTS)
+
+
+def test_a_path_may_give_the_model_a_name(version: Path, dataset: FeatureDataset) -> None:
+    model = find_model(f"first={version}/hlf")
+
+    assert model.candidate.name == "first"
+    assert model.candidate.history == [{"epoch": 0}, {"epoch": 1}]
+    assert model.classes == CLASSES
+    assert model.definitions == DEFINITIONS
+    assert model.dataset == dataset.folder
+    np.testing.assert_array_equal(
+        model.candidate.model.probabilities(EVENTS), probabilities(seed=0)
     )
-    expected = small_network("hlf", seed=0, dtype=torch.float32).probabilities(EVENTS)
-    np.testing.assert_array_equal(actual.candidate.model.probabilities(EVENTS), expected)
 
 
-def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it(
+def test_a_training_with_several_seeds_gives_the_first_and_then_the_further_networks(
     version: Path, dataset: FeatureDataset
 ) -> None:
     write_run(version / "hlf-seed-2", dataset, seed=7)
@@ -96,139 +108,148 @@ def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it
         "networks": {"hlf": TRAINING_SUMMARY, "inclusive": TRAINING_SUMMARY},
         "further": {"hlf": {"hlf-seed-2": TRAINING_SUMMARY}, "inclusive": {}},
     }
+
     hlf, inclusive = trained_models(example_version("train", version, counters=counters), CLASSES)
+
     assert (hlf.candidate.name, inclusive.candidate.name) == ("hlf", "inclusive")
-    results = [each.probabilities(EVENTS) for each in (hlf.candidate.model, *hlf.candidate.further)]
-    expected = [
-        small_network("hlf", seed=seed, dtype=torch.float32).probabilities(EVENTS)
-        for seed in (0, 7)
-    ]
-    np.testing.assert_array_equal(results, expected)
+    (further,) = hlf.candidate.further
+    np.testing.assert_array_equal(hlf.candidate.model.probabilities(EVENTS), probabilities(seed=0))
+    np.testing.assert_array_equal(further.probabilities(EVENTS), probabilities(seed=7))
     assert len(inclusive.candidate.further) == 0
 
 
 def test_a_path_stands_for_one_or_several_networks(version: Path, tmp_path: Path) -> None:
-    assert names(version) == ["hlf", "inclusive"]
-    assert names(version / "hlf" / "model") == ["hlf"]
     for name in ("hlf", "other"):
-        exported(tmp_path / "export" / name / "model.onnx")
-    assert names(tmp_path / "export") == ["hlf", "other"]
+        write_onnx(tmp_path / "export" / name / "model.onnx")
+    second_version = Path(shutil.copytree(version, version.with_name("0002-cd")))
+
+    assert names_of(version) == ["hlf", "inclusive"]
+    assert names_of(version / "hlf" / "model") == ["hlf"]
+    assert names_of(tmp_path / "export") == ["hlf", "other"]
     # The same network of two runs is distinguished by the run.
-    path = Path(shutil.copytree(version, version.with_name("0002-cd")))
-    actual = names(version, path)
-    assert actual[:2] == ["hlf", "inclusive"]
-    assert len(set(actual)) == 4
+    names = names_of(version, second_version)
+    assert names[:2] == ["hlf", "inclusive"]
+    assert len(set(names)) == 4
 
 
-def test_a_single_exported_file_is_called_by_its_folder_or_its_own_name(tmp_path: Path) -> None:
-    path = exported(tmp_path / "mine" / "model.onnx")
-    (actual,) = find_models([str(path)], CLASSES)
-    assert (actual.candidate.name, actual.dataset, actual.definitions) == (
-        "mine",
-        None,
-        DEFINITIONS,
+def test_a_single_exported_file_is_named_after_its_folder_or_itself(tmp_path: Path) -> None:
+    path = write_onnx(tmp_path / "mine" / "model.onnx")
+
+    model = find_model(path)
+
+    assert model.candidate.name == "mine"
+    assert model.dataset is None
+    assert model.definitions == DEFINITIONS
+    np.testing.assert_allclose(
+        model.candidate.model.probabilities(EVENTS), probabilities(seed=1), atol=1e-6
     )
-    expected = small_network("hlf", dtype=torch.float32).probabilities(EVENTS)
-    np.testing.assert_allclose(actual.candidate.model.probabilities(EVENTS), expected, atol=1e-6)
-    assert names(path.rename(tmp_path / "v1.2.onnx")) == ["v1.2"]
+    assert names_of(path.rename(tmp_path / "v1.2.onnx")) == ["v1.2"]
 
 
 @pytest.mark.parametrize(
-    "message",
+    "paths",
     [
         ["both={0}"],
         ["{0}/hlf", "{0}/hlf", "{0}/hlf"],
         ["../evil={0}/hlf"],
         ["={0}/hlf"],
+        # Files and folders of an evaluation.
         ["metrics.json={0}/hlf"],
-        # The evaluation of new files removed its results.
         ["keys={0}/hlf"],
     ],
 )
-def test_names_that_are_twice_there_or_no_folder_are_refused(
-    version: Path, message: list[str]
+def test_names_that_are_there_twice_or_no_folder_are_refused(
+    version: Path, paths: list[str]
 ) -> None:
     with pytest.raises(ConfigError, match=r"--model first=.* --model second="):
-        names(*(word.format(version) for word in message))
+        names_of(*[path.format(version) for path in paths])
 
 
-def test_a_path_without_a_model_says_what_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nowhere", "there is no "), ("hlf", "holds: checkpoints"), ("empty", "holds: nothing")],
+)
+def test_a_path_without_a_model_says_what_is_there(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "hlf" / "checkpoints" / "0000-0010").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
-    for name, message in (
-        ("nowhere", "there is no "),
-        ("hlf", "holds: checkpoints"),
-        ("empty", "holds: nothing"),
-    ):
-        with pytest.raises(MissingInputError, match=message):
-            names(tmp_path / name)
+
+    with pytest.raises(MissingInputError, match=message):
+        find_model(tmp_path / name)
 
 
 def test_files_that_are_no_exported_network_are_refused(tmp_path: Path) -> None:
-    value, result = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [value], [result])
-    onnx.save(
-        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]),
-        tmp_path / "x.onnx",
-    )
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[opset]), tmp_path / "x.onnx")
+
     with pytest.raises(SavedModelError, match=r"x\.onnx"):
-        names(tmp_path / "x.onnx")
+        find_model(tmp_path / "x.onnx")
 
 
-def test_a_damaged_model_folder_and_other_classes_are_refused(
-    version: Path, dataset: FeatureDataset
-) -> None:
+def test_a_damaged_model_folder_is_refused(version: Path) -> None:
+    weights = version / "hlf" / "model" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+
+    with pytest.raises(SavedModelError, match="hlf/model"):
+        find_model(version / "hlf")
+
+
+def test_a_model_of_other_classes_is_refused(version: Path, dataset: FeatureDataset) -> None:
     run = write_run(version / "other", dataset, classes=["QCD", "W+jets", "ttbar"])
+
     with pytest.raises(
         ModelError, match=r"other was trained for the classes \['QCD', 'W\+jets', 'ttbar'\]"
     ):
-        names(run)
-    weights = version / "hlf" / "model" / "weights.pt"
-    weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(SavedModelError, match="hlf/model"):
-        names(version / "hlf")
+        find_model(run)
 
 
 def test_other_features_are_refused_with_the_settings_that_differ(version: Path) -> None:
-    found = find_models([str(version / "hlf")], CLASSES)
+    models = [find_model(version / "hlf")]
+    defaults = {"lepton_flavours": ["electron", "muon"], "max_tracks": 450}
+
     # A model from before a setting has its default.
-    check_definitions(
-        found, DEFINITIONS | {"lepton_flavours": ["electron", "muon"], "max_tracks": 450}
-    )
+    check_definitions(models, DEFINITIONS | defaults)
+
     with pytest.raises(ModelError) as caught:
-        check_definitions(found, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100})
+        check_definitions(models, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100})
     assert "isolation_cone 0.3 instead of 0.4, max_tracks 450 instead of 100" in str(caught.value)
     assert "min_jet_pt" not in str(caught.value)
-
-
-def found_model(path: Path) -> list[FoundModel]:
-    return find_models([str(path)], CLASSES)
 
 
 @pytest.mark.parametrize(("split", "count"), [("train", 11), ("val", 4)])
 def test_events_that_a_model_was_made_of_are_counted_and_refused(
     version: Path, dataset: FeatureDataset, split: str, count: int
 ) -> None:
-    files = [*dataset.files(split), *dataset.files("test")]
-    for unseen in (dataset.files("test"), []):
-        assert check_unseen_events(found_model(version / "hlf"), unseen) == []
+    models = [find_model(version / "hlf")]
+    seen_and_unseen = [*dataset.files(split), *dataset.files("test")]
+
+    assert check_unseen_events(models, dataset.files("test")) == []
+    assert check_unseen_events(models, []) == []
     with pytest.raises(
         ModelError, match=rf"hlf was trained on {count} of these {count + 7} events"
     ):
-        check_unseen_events(found_model(version / "hlf"), files)
+        check_unseen_events(models, seen_and_unseen)
 
 
-@pytest.mark.parametrize("lost", ["hlf/run.json", "data/val/*"])
-def test_what_is_not_known_to_be_unseen_is_said(
-    tmp_path: Path, dataset: FeatureDataset, lost: str
+@pytest.mark.parametrize("pattern", ["hlf/run.json", "data/val/*"])
+def test_a_model_whose_training_events_are_lost_is_named(
+    tmp_path: Path, dataset: FeatureDataset, pattern: str
 ) -> None:
-    data = dataset._replace(folder=Path(shutil.copytree(dataset.folder, tmp_path / "data")))
-    run = write_run(tmp_path / "hlf", data)
-    assert found_model(run)[0].dataset == data.folder
-    next(tmp_path.glob(lost)).unlink()
-    assert check_unseen_events(found_model(run), dataset.files("train")) == ["hlf"]
-    file = exported(tmp_path / "x.onnx")
-    assert check_unseen_events(found_model(file), dataset.files("train")) == ["x"]
+    copy = dataset._replace(folder=Path(shutil.copytree(dataset.folder, tmp_path / "data")))
+    run = write_run(tmp_path / "hlf", copy)
+    assert find_model(run).dataset == copy.folder
+    next(tmp_path.glob(pattern)).unlink()
+
+    assert check_unseen_events([find_model(run)], dataset.files("train")) == ["hlf"]
+
+
+def test_the_training_events_of_an_exported_file_are_unknown(
+    tmp_path: Path, dataset: FeatureDataset
+) -> None:
+    model = find_model(write_onnx(tmp_path / "x.onnx"))
+
+    assert check_unseen_events([model], dataset.files("train")) == ["x"]
 
 
 @pytest.mark.parametrize("move", [shutil.copytree, shutil.move])
@@ -236,11 +257,13 @@ def test_a_run_folder_that_was_moved_or_copied_knows_its_own_features(
     tmp_path: Path, dataset: FeatureDataset, move: Callable[[Path, Path], object]
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "elsewhere" / "new"
-    data = dataset._replace(folder=Path(shutil.copytree(dataset.folder, old / "features" / "0001")))
-    write_run(old / "train" / "0001" / "hlf", data)
+    features = Path(shutil.copytree(dataset.folder, old / "features" / "0001"))
+    write_run(old / "train" / "0001" / "hlf", dataset._replace(folder=features))
     new.parent.mkdir()
     move(old, new)
-    (actual,) = found_model(new / "train" / "0001" / "hlf")
-    assert actual.dataset == new / "features" / "0001"
+
+    model = find_model(new / "train" / "0001" / "hlf")
+
+    assert model.dataset == new / "features" / "0001"
     with pytest.raises(ModelError, match="was trained on 11"):
-        check_unseen_events([actual], dataset.files("train"))
+        check_unseen_events([model], dataset.files("train"))

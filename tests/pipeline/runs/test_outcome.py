@@ -1,4 +1,4 @@
-"""What a command says at its end: results of what it made or used, and of nothing else."""
+"""The last line of a command, and the results that `notify` gets."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.outcome import CommandResults
+from pipeline.runs.version import Version
 
 #: Writes its input to the file that is its argument.
-KEEPS = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
+WRITE_INPUT = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
 EVALUATED = {"runs": {"hlf": {"accuracy": {"value": 0.931, "error": 0.01}}}}
 TRAINED = {
     "networks": {"hlf": TRAINING_SUMMARY | {"best_val_accuracy": 0.912}},
@@ -30,46 +31,56 @@ TRAINED = {
 }
 
 
-def ingested(*, skipped: int) -> dict[str, Any]:
-    bad_files = [{"path": f"/data/{index}.root"} for index in range(skipped)]
-    waiting_files = [{"path": "/data/late.root"}]
+def ingest_counters(*, num_skipped: int) -> dict[str, Any]:
+    """Counters of an ingest that skipped some files, and waits for one."""
     return {
         "samples": {"qcd": {"events": 7}},
         "weights": {"qcd": {"events": [7.0, 7.0]}},
-        "bad_files": bad_files,
-        "waiting_files": waiting_files,
+        "bad_files": [{"path": f"/data/{index}.root"} for index in range(num_skipped)],
+        "waiting_files": [{"path": "/data/late.root"}],
     }
 
 
-def test_each_stage_adds_its_own_numbers(tmp_path: Path) -> None:
-    created = {
-        "ingest": publish(tmp_path, "ingest", counters=ingested(skipped=2), inputs=[{}, {}, {}]),
-        "train": publish(tmp_path, "train", counters=TRAINED),
-        "evaluate": publish(tmp_path, "evaluate", counters=EVALUATED),
-    }
-    message, values = {}, {}
-    for stage, version in created.items():
-        results = CommandResults()
-        results.add_stage(version, is_new=stage == "train")
-        message[stage], values[stage] = ", ".join(results.phrases), results.values
-    assert message == {
-        "ingest": "3 files in use, 2 files skipped (/data/0.root, /data/1.root), 1 files waiting (/data/late.root)",
-        "train": "validation accuracy of hlf 0.912",
-        "evaluate": "test accuracy of hlf 0.931",
-    }
-    assert values["train"] == {
+def results_of(version: Version, *, is_new: bool = False) -> CommandResults:
+    results = CommandResults()
+    results.add_stage(version, is_new=is_new)
+    return results
+
+
+def test_ingest_adds_its_files_and_events(tmp_path: Path) -> None:
+    counters = ingest_counters(num_skipped=2)
+    version = publish(tmp_path, "ingest", counters=counters, inputs=[{}, {}, {}])
+
+    results = results_of(version)
+
+    assert results.phrases == [
+        "3 files in use",
+        "2 files skipped (/data/0.root, /data/1.root)",
+        "1 files waiting (/data/late.root)",
+    ]
+    assert results.values["files"] == {"read": 3, "skipped": 2, "waiting": 1}
+    assert results.values["events"] == {"qcd": 7}
+    assert results.values["skipped_files"] == ["/data/0.root", "/data/1.root"]
+
+
+def test_training_and_evaluation_add_their_accuracy(tmp_path: Path) -> None:
+    trained = results_of(publish(tmp_path, "train", counters=TRAINED), is_new=True)
+    evaluated = results_of(publish(tmp_path, "evaluate", counters=EVALUATED))
+
+    assert trained.phrases == ["validation accuracy of hlf 0.912"]
+    assert trained.values == {
         "made": {"train": "2026-01-01T00:00:00+00:00"},
         "validation_accuracy": {"hlf": 0.912},
     }
-    assert values["evaluate"] == {"accuracy": {"hlf": 0.931}}
-    assert values["ingest"]["files"] == {"read": 3, "skipped": 2, "waiting": 1}
-    assert values["ingest"]["events"] == {"qcd": 7}
-    assert values["ingest"]["skipped_files"] == ["/data/0.root", "/data/1.root"]
+    assert evaluated.phrases == ["test accuracy of hlf 0.931"]
+    assert evaluated.values == {"accuracy": {"hlf": 0.931}}
 
 
 def test_the_first_of_many_skipped_files_are_named(tmp_path: Path) -> None:
-    results = CommandResults()
-    results.add_stage(publish(tmp_path, "ingest", counters=ingested(skipped=1234)), is_new=True)
+    version = publish(tmp_path, "ingest", counters=ingest_counters(num_skipped=1234))
+
+    results = results_of(version)
+
     assert (
         "1,234 files skipped (/data/0.root, /data/1.root, /data/2.root and 1,231 more)"
         in results.phrases
@@ -77,25 +88,27 @@ def test_the_first_of_many_skipped_files_are_named(tmp_path: Path) -> None:
     assert len(results.values["skipped_files"]) == 1234
 
 
-class Watched:
-    """A run folder whose last line and `notify` JSON are kept."""
+class WatchedRunFolder:
+    """A run folder with the last line of its console and the JSON that `notify` gets."""
 
     def __init__(self, folder: Path, run_dir: Path | None = None) -> None:
-        self.console = io.StringIO()
-        self._told = folder / "told.json"
-        notify = json.dumps([sys.executable, "-c", KEEPS, str(self._told)])
-        changes = [f"notify={notify}", *([f"run_dir={run_dir}"] if run_dir else [])]
-        config = load_config(str(small_config(folder, SAMPLES)), changes)
-        self.run_folder = RunFolder(config, Console(file=self.console, width=1000))
+        self._console = io.StringIO()
+        self._notification = folder / "notification.json"
+        notify = [sys.executable, "-c", WRITE_INPUT, str(self._notification)]
+        overrides = [f"notify={json.dumps(notify)}"]
+        if run_dir is not None:
+            overrides.append(f"run_dir={run_dir}")
+        config = load_config(str(small_config(folder, SAMPLES)), overrides)
+        self.run_folder = RunFolder(config, Console(file=self._console, width=1000))
 
     @property
     def last_line(self) -> str:
-        return self.console.getvalue().splitlines()[-1]
+        return self._console.getvalue().splitlines()[-1]
 
     @property
-    def told(self) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self._told.read_text())
-        return document
+    def notification(self) -> dict[str, Any]:
+        notification: dict[str, Any] = json.loads(self._notification.read_text())
+        return notification
 
 
 @pytest.mark.parametrize(
@@ -108,52 +121,61 @@ class Watched:
 def test_the_last_line_of_a_stage_gives_its_own_accuracy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, ending: str, key: str
 ) -> None:
-    watched = Watched(tmp_path)
+    watched = WatchedRunFolder(tmp_path)
     run_dir = watched.run_folder.config.run_dir
-    publish(run_dir, "ingest", counters=ingested(skipped=1))
+    publish(run_dir, "ingest", counters=ingest_counters(num_skipped=1))
     publish(run_dir, "features")
     publish(run_dir, "train", counters=TRAINED)
     publish(run_dir, "evaluate", counters=EVALUATED)
     monkeypatch.setattr(Runner, "_run_stage", lambda *_, **__: False)
+
     Runner(watched.run_folder).run([stage])
+
     assert watched.last_line.endswith(ending)
-    assert key in watched.told
-    assert (
-        not {"validation_accuracy", "accuracy", "files", "events", "made"} - {key}
-        & watched.told.keys()
-    )
+    result_keys = {"validation_accuracy", "accuracy", "files", "events", "made"}
+    assert result_keys & watched.notification.keys() == {key}
 
 
 def test_promote_says_whether_it_promoted_and_why(tmp_path: Path) -> None:
     nights = TrainedNights(tmp_path)
-    watched = Watched(tmp_path, nights.run_dir)
+    watched = WatchedRunFolder(tmp_path, nights.run_dir)
     nights.run_folder = watched.run_folder
-    nights.promoted(5)
+
+    nights.train_and_promote(5)
     assert watched.last_line.endswith("done, hlf promoted: there was none in use")
-    nights.promoted(1)
+
+    nights.train_and_promote(1)
     assert (
         "done, hlf not promoted: its mean cross-entropy on 300 test events is higher"
         in watched.last_line
     )
-    message = watched.told["promoted"]["hlf"]
-    assert message["promoted"] is False
-    assert message["reason"].startswith("its mean cross-entropy")
-    assert "accuracy" not in watched.told
-    nights.promoted(200)
+    outcome = watched.notification["promoted"]["hlf"]
+    assert outcome["promoted"] is False
+    assert outcome["reason"].startswith("its mean cross-entropy")
+    assert "accuracy" not in watched.notification
+
+
+def test_rollback_and_clean_say_what_they_changed(tmp_path: Path) -> None:
+    nights = TrainedNights(tmp_path)
+    watched = WatchedRunFolder(tmp_path, nights.run_dir)
+    nights.train_and_promote(5, 200)
+
     rollback(watched.run_folder, "hlf")
     assert "done, hlf: 0001-" in watched.last_line
-    assert watched.told["rolled_back"]["hlf"]["in_use"].startswith("0001-")
+    assert watched.notification["rolled_back"]["hlf"]["in_use"].startswith("0001-")
+
     clean(watched.run_folder, 1)
     assert "versions removed" in watched.last_line
-    assert "promoted" not in watched.told
+    assert "promoted" not in watched.notification
 
 
 def test_a_stage_that_runs_again_in_a_command_is_named_once(tmp_path: Path) -> None:
+    first = publish(tmp_path, "ingest", counters=ingest_counters(num_skipped=0))
+    second = publish(tmp_path, "ingest", counters=ingest_counters(num_skipped=1))
     results = CommandResults()
     results.add("before", before=1)
-    for skipped in (0, 1):
-        version = publish(tmp_path, "ingest", counters=ingested(skipped=skipped))
-        results.add_stage(version, is_new=True)
-    once = CommandResults()
-    once.add_stage(version, is_new=True)
-    assert results.phrases == ["before", *once.phrases]
+
+    results.add_stage(first, is_new=True)
+    results.add_stage(second, is_new=True)
+
+    assert results.phrases == ["before", *results_of(second, is_new=True).phrases]
