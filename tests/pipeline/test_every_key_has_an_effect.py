@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from minimal_configs import MINIMAL
@@ -54,97 +54,98 @@ VALUES: dict[str, Any] = {
     "train_by_network": {"hlf": {"epochs": 3}},
 }
 #: Where a run lies and runs, how fast it is, and when it ends: no output changes.
-OF_NO_OUTPUT = {
+WITHOUT_OUTPUT = {
     *("notify", "plugins", "run_dir", "storage"),
-    *(f"ingest.{key}" for key in ("on_bad_file", "settle_seconds", "until", "entries_per_task")),
-    *(
-        f"train.{key}"
-        for key in (
-            *("threads", "reader", "checkpoint_steps", "max_restarts", "stall_seconds"),
-            *("tensorboard", "launcher", "launcher_args"),
-        )
-    ),
+    *("ingest.on_bad_file", "ingest.settle_seconds", "ingest.until", "ingest.entries_per_task"),
+    *("train.threads", "train.reader", "train.checkpoint_steps", "train.max_restarts"),
+    *("train.stall_seconds", "train.tensorboard", "train.launcher", "train.launcher_args"),
 }
+#: Sections that no stage reads whole: lists of names and files, and those of other commands.
+NOT_OF_STAGES = {"classes", "samples", "compare", "promote", "mlflow", "spark"}
 
 
-def leaves(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Dotted key, value and type of every key."""
+class Setting(NamedTuple):
+    """A key of the config with its value and its type."""
+
+    key: str
+    value: Any
+    type_: Any
+
+
+def all_settings(section: BaseModel, prefix: str = "") -> Iterator[Setting]:
+    """The settings of a section and of the sections inside it."""
     for name, field in type(section).model_fields.items():
         key, value = f"{prefix}{name}", getattr(section, name)
-        if isinstance(value, BaseModel) and key not in OF_NO_OUTPUT | VALUES.keys():
-            yield from leaves(value, f"{key}.")
+        if isinstance(value, BaseModel) and key not in WITHOUT_OUTPUT | VALUES.keys():
+            yield from all_settings(value, f"{key}.")
         else:
-            yield key, value, field.annotation
+            yield Setting(key, value, field.annotation)
 
 
-#: Sections of commands that are no stages.
-OF_COMMANDS = ("compare", "promote", "mlflow", "spark")
-LEAVES = [
-    leaf
-    for leaf in leaves(Config.model_validate(BASE))
-    if leaf[0].split(".")[0] not in ("classes", "samples", *OF_COMMANDS)
+SETTINGS = [
+    setting
+    for setting in all_settings(Config.model_validate(BASE))
+    if setting.key.split(".")[0] not in NOT_OF_STAGES
 ]
 
 
-def others(key: str, value: Any, kind_name: Any) -> Iterator[Any]:
-    """Other values."""
-    if key in VALUES:
-        yield VALUES[key]
+def candidates(setting: Setting) -> list[Any]:
+    """Values that may be valid for a setting."""
+    value = setting.value
+    values: list[Any] = []
+    if setting.key in VALUES:
+        values.append(VALUES[setting.key])
     elif isinstance(value, bool):
-        yield not value
+        values.append(not value)
     elif isinstance(value, Enum):
-        yield from (member.value for member in type(value) if member is not value)
+        values += [member.value for member in type(value) if member is not value]
     elif isinstance(value, int | float):
-        yield from (value + 1, value * 0.9)
+        values += [value + 1, value * 0.9]
     elif isinstance(value, list):
-        yield value[:-1]
-    for argument in typing.get_args(kind_name):
-        inner = typing.get_args(argument)
-        yield from (
-            argument
-            for argument in (*inner, argument)
-            if isinstance(argument, str) and argument != value
-        )
-        yield from (
-            [name.value for name in argument]
-            if isinstance(argument, type) and issubclass(argument, Enum)
-            else []
-        )
-    yield from (7, 0.05, "zzz")
+        values.append(value[:-1])
+    for argument in typing.get_args(setting.type_):
+        # Names of a `Literal`, also inside a union, or all members of an enumeration.
+        values += [name for name in typing.get_args(argument) if isinstance(name, str)]
+        if isinstance(argument, str):
+            values.append(argument)
+        elif isinstance(argument, type) and issubclass(argument, Enum):
+            values += [member.value for member in argument]
+    values += [7, 0.05, "zzz"]
+    return [candidate for candidate in values if candidate != value]
 
 
-def items(config: Config) -> list[Any]:
+def result_items(config: Config) -> list[Any]:
     """The keys that all stages and their parts depend on."""
-    chunks = [chunk for stage in STAGES for chunk in stage.parts(config).items()]
-    return [stage.config_items(config) for stage in STAGES] + [
-        (name, chunk.config_items) for name, chunk in chunks
-    ]
+    items: list[Any] = [stage.config_items(config) for stage in STAGES]
+    for stage in STAGES:
+        items += [(name, part.config_items) for name, part in stage.parts(config).items()]
+    return items
 
 
-def changed(key: str, value: Any) -> Config:
-    """The config with another value."""
-    complete: dict[str, Any] = Config.model_validate(BASE).model_dump(
-        mode="json", exclude_unset=True
-    )
-    inner = complete
-    *outer, last = key.split(".")
-    for name in outer:
-        inner = inner.setdefault(name, {})
-    inner[last] = value
-    return Config.model_validate(complete)
+def with_value(key: str, value: Any) -> Config:
+    """The config with another value of a key."""
+    base = Config.model_validate(BASE)
+    document: dict[str, Any] = base.model_dump(mode="json", exclude_unset=True)
+    *section_names, name = key.split(".")
+    section = document
+    for section_name in section_names:
+        section = section.setdefault(section_name, {})
+    section[name] = value
+    return Config.model_validate(document)
 
 
-@pytest.mark.parametrize(("key", "value", "kind_name"), LEAVES, ids=[key for key, *_ in LEAVES])
-def test_another_value_makes_an_output_stale_or_is_refused(
-    key: str, value: Any, kind_name: Any
-) -> None:
+@pytest.mark.parametrize("setting", SETTINGS, ids=[setting.key for setting in SETTINGS])
+def test_another_value_makes_an_output_stale_or_is_refused(setting: Setting) -> None:
+    items = result_items(Config.model_validate(BASE))
     refusals = []
-    for second in (candidate for candidate in others(key, value, kind_name) if candidate != value):
+    for value in candidates(setting):
         try:
-            is_stale = items(changed(key, second)) != items(Config.model_validate(BASE))
-        except ValidationError as refused:
-            refusals.append(str(refused))
+            changed = with_value(setting.key, value)
+        except ValidationError as error:
+            refusals.append(str(error))
             continue
-        assert is_stale is (key not in OF_NO_OUTPUT)
+
+        is_stale = result_items(changed) != items
+        assert is_stale is (setting.key not in WITHOUT_OUTPUT)
         return
     assert any("has no effect" in message or " needs " in message for message in refusals), refusals

@@ -1,5 +1,4 @@
-"""The doctor: for every check a machine on which it finds something, and one on which it does
-not."""
+"""The doctor: each check on a machine with a fault, and on one without."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ from pipeline.machine.doctor import (
 MIB = 2**20
 
 
-def make_java(folder: Path, script: str) -> Path:
+def write_java(folder: Path, script: str) -> Path:
+    """Write a program `java`; returns its path."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(script)
@@ -30,16 +30,34 @@ def make_java(folder: Path, script: str) -> Path:
     return java
 
 
-def says(version: str) -> str:
-    return f"#!/bin/sh\necho 'Picked up JAVA_TOOL_OPTIONS: -Dx=1' >&2\necho 'openjdk version \"{version}\"' >&2\n"
+def java_of_version(version: str) -> str:
+    """A script that prints a version as Java does."""
+    return (
+        "#!/bin/sh\necho 'Picked up JAVA_TOOL_OPTIONS: -Dx=1' >&2\n"
+        f"echo 'openjdk version \"{version}\"' >&2\n"
+    )
 
 
+def environment(java: Path, *, has_java_home: bool) -> dict[str, str]:
+    env = {"PATH": f"{java.parent}:/usr/bin:/bin"}
+    if has_java_home:
+        env["JAVA_HOME"] = str(java.parent.parent)
+    return env
+
+
+@pytest.mark.parametrize("has_java_home", [True, False])
+def test_java_17_is_well(tmp_path: Path, has_java_home: bool) -> None:
+    java = write_java(tmp_path, java_of_version("17.0.15"))
+
+    assert check_java(environment(java, has_java_home=has_java_home)) is None
+
+
+@pytest.mark.parametrize("has_java_home", [True, False])
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
-        (says("17.0.15"), None),
-        (says("1.8.0_392"), " is Java 8, but Spark runs on 17 and 21."),
-        (says("25"), " is Java 25, "),
+        (java_of_version("1.8.0_392"), " is Java 8, but Spark runs on 17 and 21."),
+        (java_of_version("25"), " is Java 25, "),
         (
             "#!/bin/sh\necho 'Could not create the Java Virtual Machine.' >&2; exit 1\n",
             " does not run: ",
@@ -47,88 +65,97 @@ def says(version: str) -> str:
         ("no shebang, no program\0", " does not run: "),
     ],
 )
-def test_java_of_java_home_and_of_the_path(
-    tmp_path: Path, script: str, problem: str | None
+def test_another_java_is_an_error_that_says_where_it_comes_from(
+    tmp_path: Path, script: str, problem: str, has_java_home: bool
 ) -> None:
-    java = make_java(tmp_path, script)
-    path = {"PATH": f"{java.parent}:/usr/bin:/bin"}
-    for env, whose in (({**path, "JAVA_HOME": str(tmp_path)}, "JAVA_HOME"), (path, "the PATH")):
-        actual = check_java(env)
-        if problem is None:
-            assert actual is None
-        else:
-            assert actual is not None
-            assert actual.severity == "error"
-            assert f"{java} (from {whose}){problem}" in actual.problem
-            assert "openjdk-17-jre-headless" in actual.fix
+    java = write_java(tmp_path, script)
+
+    finding = check_java(environment(java, has_java_home=has_java_home))
+
+    assert finding is not None
+    assert finding.severity == "error"
+    origin = "JAVA_HOME" if has_java_home else "the PATH"
+    assert f"{java} (from {origin}){problem}" in finding.problem
+    assert "openjdk-17-jre-headless" in finding.fix
 
 
 def test_java_without_memory_names_the_limit(tmp_path: Path) -> None:
     message = "Could not reserve enough space for code cache (245760K)"
-    make_java(
-        tmp_path,
-        f"#!/bin/sh\necho 'Error occurred during initialization of VM'; echo '{message}'; exit 1\n",
-    )
+    lines = f"echo 'Error occurred during initialization of VM'; echo '{message}'; exit 1"
+    write_java(tmp_path, f"#!/bin/sh\n{lines}\n")
+
     finding = check_java({"JAVA_HOME": str(tmp_path)})
+
     assert finding is not None
     assert f"does not start ({message}): {memory_limit()}." in finding.problem
     assert "Allow this command more memory" in finding.fix
 
 
 def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
-    java = make_java(tmp_path, says("17"))
-    path = {"PATH": f"{java.parent}:/bin"}
-    gone = check_java({**path, "JAVA_HOME": str(tmp_path / "gone")})
-    assert gone is not None
-    assert gone.problem.startswith(f"JAVA_HOME is {tmp_path}/gone, which has no bin/java")
-    assert check_java({**path, "JAVA_HOME": ""}) is None
-    nowhere = check_java({"PATH": str(tmp_path), "JAVA_HOME": ""})
-    assert nowhere is not None
-    assert nowhere.problem.startswith("There is no Java")
+    java = write_java(tmp_path, java_of_version("17"))
+    path = f"{java.parent}:/bin"
+
+    finding = check_java({"PATH": path, "JAVA_HOME": str(tmp_path / "gone")})
+
+    assert finding is not None
+    assert finding.problem.startswith(f"JAVA_HOME is {tmp_path}/gone, which has no bin/java")
+    assert check_java({"PATH": path, "JAVA_HOME": ""}) is None
+
+
+def test_a_machine_without_java_is_named(tmp_path: Path) -> None:
+    finding = check_java({"PATH": str(tmp_path), "JAVA_HOME": ""})
+
+    assert finding is not None
+    assert finding.problem.startswith("There is no Java")
+
+
+def test_too_little_shared_memory_is_a_warning() -> None:
+    finding = check_shared_memory(96 * MIB - 1, workers=2)
+
+    assert finding is not None
+    assert finding.severity == "warning"
+    assert "Only 95 MiB of /dev/shm are free, but 2 workers need 96" in finding.problem
+    assert finding.fix == "Start the container with `--shm-size=96m`."
+
+
+@pytest.mark.parametrize(("free_bytes", "workers"), [(96 * MIB, 2), (0, 1), (None, 2)])
+def test_enough_shared_memory_is_no_finding(free_bytes: int | None, workers: int) -> None:
+    assert check_shared_memory(free_bytes, workers) is None
 
 
 @pytest.mark.parametrize(
-    ("free", "workers", "problem"),
+    ("num_cores", "workers", "threads", "fix"),
     [
-        (96 * MIB - 1, 2, "Only 95 MiB of /dev/shm are free, but 2 workers need 96"),
-        (96 * MIB, 2, None),
-        (0, 1, None),
-        (None, 2, None),
+        (3, 4, 1, "Train with `--workers 3`."),
+        (3, 2, 2, "Set `train.threads` to 1."),
+        (2, 4, 3, "Set `train.threads` to 1."),
     ],
 )
-def test_shared_memory(free: int | None, workers: int, problem: str | None) -> None:
-    actual = check_shared_memory(free, workers)
-    assert (actual and (actual.severity, actual.fix)) == (
-        problem and ("warning", "Start the container with `--shm-size=96m`.")
-    )
-    assert actual is None or str(problem) in actual.problem
+def test_more_threads_than_cores_are_named_with_the_fix(
+    num_cores: int, workers: int, threads: int, fix: str
+) -> None:
+    finding = check_cores(num_cores, workers, threads)
+
+    assert finding is not None
+    assert finding.fix == fix
 
 
-@pytest.mark.parametrize(
-    ("asked", "fix"),
-    [
-        ((3, 4, 1), "Train with `--workers 3`."),
-        ((3, 2, 2), "Set `train.threads` to 1."),
-        ((2, 4, 3), "Set `train.threads` to 1."),
-        ((2, 2, 1), None),
-    ],
-)
-def test_cores(asked: tuple[int, int, int], fix: str | None) -> None:
-    actual = check_cores(*asked)
-    assert (actual and actual.fix) == fix
+def test_a_core_for_each_worker_is_no_finding() -> None:
+    assert check_cores(2, 2, 1) is None
 
 
-@pytest.mark.parametrize(
-    ("size_mib", "workers", "is_enough"), [(768, 2, True), (767, 2, False), (767, 1, True)]
-)
-def test_memory(size_mib: int, workers: int, is_enough: bool) -> None:
-    limit = MemoryLimit(size_mib * MIB, "the cgroup /job")
-    finding = check_memory(limit, workers)
-    assert (finding is None) == is_enough
-    if finding is not None:
-        assert finding.severity == "warning"
-        assert "2 worker(s) need 768 MiB" in finding.problem
-        assert "but the cgroup /job allows 767 MiB" in finding.problem
+def test_too_little_memory_for_the_workers_is_a_warning() -> None:
+    finding = check_memory(MemoryLimit(767 * MIB, "the cgroup /job"), 2)
+
+    assert finding is not None
+    assert finding.severity == "warning"
+    assert "2 worker(s) need 768 MiB" in finding.problem
+    assert "but the cgroup /job allows 767 MiB" in finding.problem
+
+
+@pytest.mark.parametrize(("size_mib", "workers"), [(768, 2), (767, 1)])
+def test_enough_memory_is_no_finding(size_mib: int, workers: int) -> None:
+    assert check_memory(MemoryLimit(size_mib * MIB, "the cgroup /job"), workers) is None
 
 
 def test_this_machine_can_run_spark_locally(tmp_path: Path) -> None:
@@ -136,25 +163,29 @@ def test_this_machine_can_run_spark_locally(tmp_path: Path) -> None:
 
 
 def test_only_what_is_needed_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors come first."""
     monkeypatch.setitem(os.environ, "JAVA_HOME", str(tmp_path / "gone"))
 
-    def checks(*needs: Need) -> list[str]:
-        return [actual.check for actual in examine(needs, run_dir=tmp_path, workers=1000)]
+    def failed_checks(*needs: Need) -> list[str]:
+        findings = examine(needs, run_dir=tmp_path, workers=1000)
+        return [finding.check for finding in findings]
 
-    assert checks() == []
-    assert checks(Need.SPARK) == ["java"]
-    assert "java" not in checks(Need.MPI)
-    assert checks(Need.MPI)[-1] == "cores"
+    assert failed_checks() == []
+    assert failed_checks(Need.SPARK) == ["java"]
+    assert "java" not in failed_checks(Need.MPI)
+    assert failed_checks(Need.MPI)[-1] == "cores"
+    # Errors come before warnings.
     monkeypatch.setattr("pipeline.machine.doctor._MIN_FREE_BYTES", 10**18)
-    assert checks(Need.MPI)[0] == "disk"
+    assert failed_checks(Need.MPI)[0] == "disk"
 
 
-def test_packages_that_are_missing_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = ["numpy<1", "torch>=1", "no-such-package>=2", "nor-this; extra == 's3'"]
-    monkeypatch.setattr(metadata, "requires", lambda _: expected)
-    (actual,) = examine([], run_dir=tmp_path)
-    assert (
-        f": numpy<1 ({metadata.version('numpy')}), no-such-package>=2 (missing)." in actual.problem
-    )
-    assert "-m pip install 'numpy<1' 'no-such-package>=2'`" in actual.fix
+def test_packages_that_are_missing_or_old_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    required = ["numpy<1", "torch>=1", "no-such-package>=2", "nor-this; extra == 's3'"]
+    monkeypatch.setattr(metadata, "requires", lambda _: required)
+    numpy_version = metadata.version("numpy")
+
+    (finding,) = examine([], run_dir=tmp_path)
+
+    assert f": numpy<1 ({numpy_version}), no-such-package>=2 (missing)." in finding.problem
+    assert "-m pip install 'numpy<1' 'no-such-package>=2'`" in finding.fix

@@ -16,6 +16,7 @@ from pipeline.runs import code_meaning
 from pipeline.runs.code_meaning import REGISTRIES, code_digests
 from pipeline.runs.own_folders import MARKER
 from pipeline.stages.base import Stage
+from pipeline.stages.table import STAGE_OF
 
 MODULE = '''"""A module."""
 
@@ -43,9 +44,15 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def digests() -> dict[str, str]:
+def digests(entry: str = "features.a") -> dict[str, str]:
+    """Digests of the modules that an entry point reaches, as they are now."""
     code_meaning._read_module.cache_clear()
-    return code_digests(["features.a"])
+    return code_digests([entry])
+
+
+def changed_modules(old: dict[str, str], entry: str = "features.a") -> set[str]:
+    """The modules whose digests are new."""
+    return {name for name, digest in digests(entry).items() if digest != old.get(name)}
 
 
 TYPED = """
@@ -66,59 +73,72 @@ def cut(x: int):
 """
 
 
+def change_module(package: Path, source: str, old: str, new: str) -> set[str]:
+    """Replace a text of the module `a` with this source; returns the changed modules."""
+    assert old in source
+    (package / "a.py").write_text(source)
+    old_digests = digests()
+    (package / "a.py").write_text(source.replace(old, new))
+    return changed_modules(old_digests)
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "counts"),
+    ("source", "old", "new"),
     [
-        ('"""Square."""', '"""The square of a number, in words."""', False),
-        ("  # half of it", "  # the half", False),
-        ("is negative", "must not be negative", False),
-        ('"""A module."""\n', '"""Another module."""\n\n\n', False),
-        ("0.5", "0.4", True),
-        ("x < 0", "x <= 0", True),
-        ("raise ValueError", "raise TypeError", True),
-        ("double(x) * 0.5", "double(-x) * 0.5", True),
-        ("def area(x: float)", "@staticmethod\ndef area(x: float)", True),
-        # Types of functions ran trainings again.
+        (MODULE, '"""Square."""', '"""The square of a number, in words."""'),
+        (MODULE, "  # half of it", "  # the half"),
+        (MODULE, "is negative", "must not be negative"),
+        (MODULE, '"""A module."""\n', '"""Another module."""\n\n\n'),
         (
+            TYPED,
             "area(x, *rest, scale=2):",
             "area(x: float, *rest: int, scale: float = 2) -> float:",
-            False,
         ),
-        ("\n\nclass", "\nif TYPE_CHECKING:\n    from features.c import unrelated\n\nclass", False),
-        ("cone: float", "cone: int", True),
-        ("scale=2", "scale=3", True),
-        ("import double\n\n\nclass", "import triple as double\n\n\nclass", True),
-        # A decorator may choose by the types.
-        ("cut(x: int", "cut(x: float", True),
+        (
+            TYPED,
+            "\n\nclass",
+            "\nif TYPE_CHECKING:\n    from features.c import unrelated\n\nclass",
+        ),
     ],
 )
-def test_meaning_counts_and_words_and_types_of_functions_do_not(
-    package: Path, old: str, new: str, *, counts: bool
+def test_comments_messages_and_types_of_functions_do_not_count(
+    package: Path, source: str, old: str, new: str
 ) -> None:
-    (source,) = (source_text for source_text in (MODULE, TYPED) if old in source_text)
-    (package / "a.py").write_text(source)
-    digests_before = digests()
-    (package / "a.py").write_text(source.replace(old, new))
-    changed = {name for name, digest in digests().items() if digest != digests_before[name]}
-    assert changed == ({"features.a"} if counts else set())
+    assert change_module(package, source, old, new) == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "old", "new"),
+    [
+        (MODULE, "0.5", "0.4"),
+        (MODULE, "x < 0", "x <= 0"),
+        (MODULE, "raise ValueError", "raise TypeError"),
+        (MODULE, "double(x) * 0.5", "double(-x) * 0.5"),
+        (MODULE, "def area(x: float)", "@staticmethod\ndef area(x: float)"),
+        (TYPED, "cone: float", "cone: int"),
+        (TYPED, "scale=2", "scale=3"),
+        (TYPED, "import double\n\n\nclass", "import triple as double\n\n\nclass"),
+        # A decorator may choose by the types.
+        (TYPED, "cut(x: int", "cut(x: float"),
+    ],
+)
+def test_code_counts(package: Path, source: str, old: str, new: str) -> None:
+    assert change_module(package, source, old, new) == {"features.a"}
 
 
 @pytest.mark.parametrize(
     "statement", ["note(cuts)", "self.bar(cuts)", "cuts = Check(print, 'pt', cuts)"]
 )
 def test_a_call_counts_whatever_its_name(package: Path, statement: str) -> None:
-    """Freshness ignored statements by the name of what they call."""
     source = (
-        "from features.b import note\n\n\ndef select(cuts):\n    pass\n    {}\n    return cuts\n"
+        "from features.b import note\n\n\ndef select(cuts):\n    pass\n    None\n    return cuts\n"
     )
-    (package / "a.py").write_text(source.format("None"))
-    digests_before = digests()
-    (package / "a.py").write_text(source.format(statement))
-    assert digests() != digests_before
+
+    assert change_module(package, source, "None", statement) == {"features.a"}
 
 
 @pytest.mark.parametrize(
-    ("source", "followed"),
+    ("source", "imported"),
     [
         (MODULE, {"features.b"}),
         ("from features.errors import limit\n", {"features.errors"}),
@@ -130,68 +150,66 @@ def test_a_call_counts_whatever_its_name(package: Path, statement: str) -> None:
         ("def f():\n    from features.c import unrelated\n    return unrelated\n", {"features.c"}),
     ],
 )
-def test_what_is_imported_is_followed_whatever_its_name_is_and_counts(
-    package: Path, source: str, followed: set[str]
+def test_imported_modules_count_whatever_their_names(
+    package: Path, source: str, imported: set[str]
 ) -> None:
     (package / "errors.py").write_text("limit = 1\n")
     (package / "a.py").write_text(source)
-    digests_before = digests()
-    assert set(digests_before) == {"features", "features.a", *followed}
-    for name in followed:
+    old_digests = digests()
+    assert old_digests.keys() == {"features", "features.a", *imported}
+
+    for name in imported:
         (package.parent / f"{name.replace('.', '/')}.py").write_text("limit = 2\n")
-    assert {
-        name for name, digest in digests().items() if digest != digests_before[name]
-    } == followed
+    assert changed_modules(old_digests) == imported
+
     # An import also runs the packages around a module.
     (package / "__init__.py").write_text("import features.d\n")
     (package / "d.py").write_text("")
-    assert set(digests()) == {*digests_before, "features.d"}
+    assert digests().keys() == {*old_digests, "features.d"}
+
+
+PLUGIN = "my_package.parts.trigger"
 
 
 @pytest.fixture
 def installed_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of an installed package whose module `trigger` is a plugin."""
     folder = tmp_path / "my_package"
-    (folder / "parts" / "tables").mkdir(parents=True)
-    (folder / "__init__.py").write_text("")
-    (folder / "parts" / "__init__.py").write_text("")
-    (folder / "parts" / "trigger.py").write_text(
-        "from my_package import helper\ntable = 'tables', 'efficiency.csv', 'shared.json'\n"
-    )
-    (folder / "helper.py").write_text("cut = 30  # GeV\n")
-    (folder / "late.py").write_text("scale = 1\n")
-    (folder / "parts" / "tables" / "efficiency.csv").write_text("1,2\n")
+    texts = {
+        "__init__.py": "",
+        "parts/__init__.py": "",
+        "parts/trigger.py": (
+            "from my_package import helper\ntable = 'tables', 'efficiency.csv', 'shared.json'\n"
+        ),
+        "helper.py": "cut = 30  # GeV\n",
+        "late.py": "scale = 1\n",
+        "parts/tables/efficiency.csv": "1,2\n",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setenv(plugins.VARIABLE, "")
-    plugins.load(["my_package.parts.trigger"])
+    plugins.load([PLUGIN])
     yield folder
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
         del sys.modules[name]
 
 
-def changed_in_plugin(
-    state_before: dict[str, str], entry: str = "my_package.parts.trigger"
-) -> set[str]:
-    code_meaning._read_module.cache_clear()
-    return {
-        name for name, digest in code_digests([entry]).items() if digest != state_before.get(name)
-    }
-
-
 @pytest.mark.parametrize(
-    ("file", "text", "counted"),
+    ("file", "text", "changed"),
     [
         ("helper.py", "cut = 31\n", {"my_package.helper"}),
         ("helper.py", "cut = 30  # in GeV\n", set()),
         # It may be imported by its name while an event is computed.
         ("late.py", "scale = 2\n", {"my_package.late"}),
-        ("parts/tables/efficiency.csv", "1,3\n", {"my_package.parts.trigger"}),
+        ("parts/tables/efficiency.csv", "1,3\n", {PLUGIN}),
         ("parts/new.py", "x = 1\n", {"my_package.parts.new"}),
         # In the package, as `importlib.resources` finds it.
-        ("shared.json", "[2]", {"my_package.parts.trigger"}),
+        ("shared.json", "[2]", {PLUGIN}),
+        # Files of a person or of a run are no part of the plugin.
         (".helper.py.swp", "x", set()),
-        # What a person or a run leaves there is no part of the plugin.
         ("parts/notes.ipynb", "x", set()),
         ("run/pipeline.log", "x", set()),
         ("run/export/0001-01234567/hls/build.py", "x", set()),
@@ -199,45 +217,54 @@ def changed_in_plugin(
     ],
 )
 def test_the_whole_package_of_an_installed_plugin_counts(
-    installed_plugin: Path, file: str, text: str, counted: set[str]
+    installed_plugin: Path, file: str, text: str, changed: set[str]
 ) -> None:
     version = installed_plugin / "run" / "export" / "0001-01234567"
     (version / "hls").mkdir(parents=True)
     (version / MARKER).touch()
-    code_digests_before = code_digests(["my_package.parts.trigger"])
+    old_digests = digests(PLUGIN)
+
     (installed_plugin / file).write_text(text)
-    assert changed_in_plugin(code_digests_before) == counted
+
+    assert changed_modules(old_digests, PLUGIN) == changed
 
 
 def test_a_module_that_a_plugin_imports_is_an_entry_point(installed_plugin: Path) -> None:
     """A feature that is declared there names its module."""
-    code_digests_before = code_digests(["my_package.helper"])
+    old_digests = digests("my_package.helper")
+
     (installed_plugin / "helper.py").write_text("cut = 31\n")
-    assert changed_in_plugin(code_digests_before, "my_package.helper") == {"my_package.helper"}
+
+    assert changed_modules(old_digests, "my_package.helper") == {"my_package.helper"}
 
 
 @pytest.mark.parametrize(
-    ("file", "counts"),
-    [("table.csv", True), ("tables/weights.npy", True), ("runs/demo/metrics.json", False)],
+    ("file", "changed"),
+    [
+        ("table.csv", {"plugin_one_file"}),
+        ("tables/weights.npy", {"plugin_one_file"}),
+        ("runs/demo/metrics.json", set()),
+    ],
 )
-def test_files_that_a_plugin_of_one_file_names_count_and_others_beside_it_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, *, counts: bool
+def test_a_plugin_of_one_file_counts_with_the_files_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, changed: set[str]
 ) -> None:
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setenv(plugins.VARIABLE, "")
-    plugin = tmp_path / "found_here.py"
+    plugin = tmp_path / "one_file.py"
     plugin.write_text(
-        "place = __file__, 'table.csv', 'tables', 'weights.npy', 'metrics.json'\nname = __name__\n"
+        "files = __file__, 'table.csv', 'tables', 'weights.npy', 'metrics.json'\nname = __name__\n"
     )
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("1")
     plugins.load([str(plugin)])
     try:
-        code_digests_before = code_digests(["plugin_found_here"])
+        old_digests = digests("plugin_one_file")
         (tmp_path / file).write_text("2")
-        assert bool(changed_in_plugin(code_digests_before, "plugin_found_here")) == counts
+
+        assert changed_modules(old_digests, "plugin_one_file") == changed
     finally:
-        del sys.modules["plugin_found_here"]
+        del sys.modules["plugin_one_file"]
 
 
 def test_entry_points_and_registries_exist() -> None:
@@ -257,11 +284,11 @@ def test_a_table_counts_if_a_module_knows_its_location(
     table = package / name
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text("30")
-    digests_before = digests()
+    old_digests = digests()
+
     table.write_text("20")
-    assert {module for module, digest in digests().items() if digest != digests_before[module]} == {
-        "features.a"
-    }
+
+    assert changed_modules(old_digests) == {"features.a"}
 
 
 @pytest.mark.parametrize("name", ["report.html", "report.css"])
@@ -274,25 +301,20 @@ def test_templates_count_with_the_page_that_loads_them_and_with_nothing_else(
     (folder / "report.html").write_text("")
     (folder / "cutflow.py").write_text("x = 1\n")
     (folder / name).write_text("one")
-    page, cutflow = (
-        code_digests([f"pipeline.reporting.{module}"]) for module in ("page", "cutflow")
-    )
+    page, cutflow = digests("pipeline.reporting.page"), digests("pipeline.reporting.cutflow")
+
     (folder / name).write_text("two")
-    code_meaning._read_module.cache_clear()
-    assert code_digests(["pipeline.reporting.page"]) != page
-    assert code_digests(["pipeline.reporting.cutflow"]) == cutflow
+
+    assert digests("pipeline.reporting.page") != page
+    assert digests("pipeline.reporting.cutflow") == cutflow
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
     config = load_config("demo", [])
-    chunks = stage.parts(config).values()
-    entries = [
-        *stage.entry_points(config),
-        *(entry_point for chunk in chunks for entry_point in chunk.entry_points),
-    ]
-    names = set(code_digests(entries))
-    shell = {name for name in names if name.count(".") > 1 and name.startswith("pipeline.")}
+    entry_points = [*stage.entry_points(config)]
+    for part in stage.parts(config).values():
+        entry_points += part.entry_points
     allowed = (
         "pipeline.stages.",
         "pipeline.reporting.",
@@ -300,15 +322,19 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
         "pipeline.runs.best_settings",
         "pipeline.configuration.simulate_section",
     )
-    assert all(name.startswith(allowed) for name in shell)
+
+    names = code_digests(entry_points)
+
+    for name in names:
+        if name.count(".") > 1 and name.startswith("pipeline."):
+            assert name.startswith(allowed)
 
 
 @pytest.mark.parametrize(
-    ("entries", "within", "without"),
+    ("entries", "needed", "unneeded"),
     [
         # Only `evaluate-files` reads exported models.
         (("evaluate",), {"models.saved_model"}, ("models.export",)),
-        # It imported the cutflow for two sums, and the column table and intervals with it.
         (
             ("ingest",),
             {"ingestion.reader", "ingestion.tally", "pipeline.stages.base"},
@@ -319,29 +345,35 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
             {"training.workloads.hep", "training.workloads.draws", "training.loop.worker_state"},
             ("hep_studies.workloads.images", "hep_studies.networks.lenet5"),
         ),
-        # A change of the events' schema made the keys of events unknown: with other code, copies
-        # cannot be told.
+        # With other code copies are unknown, so the schema of events must not count here.
         (("ingestion.copies",), {"ingestion.copies"}, ("ingestion.schema",)),
     ],
 )
 def test_code_that_a_result_does_not_need_does_not_count(
-    entries: tuple[str, ...], within: set[str], without: tuple[str, ...]
+    entries: tuple[str, ...], needed: set[str], unneeded: tuple[str, ...]
 ) -> None:
-    stages = {stage.name: stage.entry_points(load_config("demo", [])) for stage in STAGES}
-    results = code_digests(module for entry in entries for module in stages.get(entry, (entry,)))
-    assert within <= set(results)
-    assert [name for name in results if name.startswith(without)] == []
+    """An entry is a stage or a module."""
+    config = load_config("demo", [])
+    entry_points = list(entries)
+    for stage in STAGES:
+        if stage.name in entries:
+            entry_points = [*stage.entry_points(config)]
+
+    names = code_digests(entry_points)
+
+    assert needed <= names.keys()
+    assert [name for name in names if name.startswith(unneeded)] == []
 
 
 def test_grid_search_and_slots_of_spark_count_only_where_they_are_used() -> None:
     config = load_config("demo", ["model.names=[hlf, particles]", "model.hlf.from_gridsearch=true"])
-    (train,) = (stage for stage in STAGES if stage.name == "train")
-    hlf, particles = (
-        set(code_digests(train.parts(config)[name].entry_points)) for name in ("hlf", "particles")
-    )
-    of_search = {"training.gridsearch.settings", "pipeline.runs.best_settings"}
-    assert of_search <= hlf
-    assert not of_search & particles
-    assert not {"training.launching.spark_job", "training.launching.spark_agent"} & (
-        hlf | particles
-    )
+    parts = STAGE_OF["train"].parts(config)
+
+    hlf = set(code_digests(parts["hlf"].entry_points))
+    particles = set(code_digests(parts["particles"].entry_points))
+
+    grid_search = {"training.gridsearch.settings", "pipeline.runs.best_settings"}
+    spark_slots = {"training.launching.spark_job", "training.launching.spark_agent"}
+    assert grid_search <= hlf
+    assert not grid_search & particles
+    assert not spark_slots & (hlf | particles)

@@ -17,13 +17,14 @@ BASE = Fingerprint(
 )
 
 
-def test_each_kind_of_change_has_its_words() -> None:
-    now = Fingerprint(
+def test_each_kind_of_change_is_a_reason() -> None:
+    changed = Fingerprint(
         {"u2": Input("b.root", "9"), "u3": Input("c.root", "3")},
         {"x.a": 2, "x.c": 0},
         {"features": "g"},
     )
-    assert reasons_to_run(BASE, now) == [
+
+    assert reasons_to_run(BASE, changed) == [
         "input added: c.root",
         "input removed: a.root",
         "input changed: b.root",
@@ -36,27 +37,32 @@ def test_each_kind_of_change_has_its_words() -> None:
 
 def test_a_fingerprint_survives_json() -> None:
     complete = replace(BASE, parts={"hlf": BASE}, code={"features.kernel_pass": "f"})
-    document = json.loads(json.dumps(redact_all(asdict(complete))))
-    assert document["code"] == {"features.kernel_pass": "f"}
-    assert TypeAdapter(Fingerprint).validate_python(document) == complete
+
+    stored = json.loads(json.dumps(redact_all(asdict(complete))))
+
+    assert stored["code"] == {"features.kernel_pass": "f"}
+    assert TypeAdapter(Fingerprint).validate_python(stored) == complete
 
 
 def test_parts_have_reasons_of_their_own() -> None:
-    fingerprint_before = Fingerprint({}, {}, {}, {"hlf": BASE, "particles": BASE})
-    second = replace(
+    changed_hlf = replace(
         BASE, config={"x.a": 2, "x.b": [1]}, code={"features": "f", "models.networks.hlf": "n"}
     )
-    now = Fingerprint({}, {}, {}, {"hlf": second, "inclusive": BASE})
-    assert reasons_to_run(fingerprint_before, now) == [
+    old = Fingerprint({}, {}, {}, {"hlf": BASE, "particles": BASE})
+    new = Fingerprint({}, {}, {}, {"hlf": changed_hlf, "inclusive": BASE})
+
+    assert reasons_to_run(old, new) == [
         "inclusive is new",
         "particles is no longer configured",
         "hlf: config x.a changed (1 -> 2)",
         "hlf: code of models.networks.hlf changed",
     ]
-    assert fingerprint_before.digest != now.digest
+    assert old.digest != new.digest
 
 
 def test_inputs_can_be_left_out_of_parts_too() -> None:
     complete = replace(BASE, parts={"hlf": BASE})
-    leftovers = complete.without_inputs(["u1"])
-    assert list(leftovers.inputs) == list(leftovers.parts["hlf"].inputs) == ["u2"]
+
+    reduced = complete.without_inputs(["u1"])
+
+    assert list(reduced.inputs) == list(reduced.parts["hlf"].inputs) == ["u2"]
