@@ -17,13 +17,14 @@ from pipeline.machine.spark_session import SparkProvider
 from pipeline.runner import State
 from pipeline.runs.outputs import suspected_files
 
-#: The kernels run again, and read the events.
+#: With these settings the kernels run again, and read the events.
 OTHER_KERNELS: dict[str, Any] = {"features": {"min_jet_pt": 25.0}}
-#: Only the mixing is done again, from the kernels' outputs.
+#: With these settings only the mixing is done again, from the kernels' outputs.
 OTHER_MIXING: dict[str, Any] = {"features": {"rows_per_group": 7}}
 
 
-def with_files(analysis: Analysis) -> Analysis:
+def write_and_run(analysis: Analysis) -> Analysis:
+    """Write the files of an analysis, and make its events and features."""
     analysis.data.mkdir()
     for index, name in enumerate(NAMES):
         rows = [
@@ -42,71 +43,75 @@ def with_files(analysis: Analysis) -> Analysis:
 
 @pytest.fixture
 def analysis(tmp_path: Path) -> Analysis:
-    return with_files(Analysis(tmp_path))
+    return write_and_run(Analysis(tmp_path))
 
 
-@pytest.fixture
-def good_content(analysis: Analysis) -> bytes:
-    """Of the first file of events, which is damaged from then on."""
-    return damage_page(first_events(analysis), "met")
-
-
-def first_events(analysis: Analysis) -> Path:
+def first_events_file(analysis: Analysis) -> Path:
     return min((analysis.folder_of("ingest") / "events").iterdir())
 
 
-def states(analysis: Analysis) -> dict[str, tuple[State, list[str]]]:
-    return {plan.stage.name: (plan.state, plan.reasons) for plan in analysis.runner().plan()[:2]}
+@pytest.fixture
+def damaged_file(analysis: Analysis) -> Path:
+    """A file of events with a damaged page."""
+    path = first_events_file(analysis)
+    damage_page(path, "met")
+    return path
+
+
+def state_of_ingest(analysis: Analysis) -> tuple[State, list[str]]:
+    """State and reasons in the plan."""
+    plan = analysis.runner().plan()[0]
+    return plan.state, plan.reasons
 
 
 def test_a_run_reads_the_file_of_damaged_events_again_and_continues(
-    analysis: Analysis, good_content: bytes
+    analysis: Analysis,
 ) -> None:
-    damaged_events = first_events(analysis)
-    displayed = analysis.run(**OTHER_KERNELS)
-    assert f"note: {damaged_events} is not what was written" in displayed
-    assert f"ingest: output is gone or damaged: events/{damaged_events.name}" in displayed
-    assert "1 files read, 2 reused" in displayed
-    repeated = analysis.folder_of("ingest") / "events" / damaged_events.name
-    assert repeated.read_bytes() == good_content
-    features = analysis.dataset()
-    assert analysis.run(**OTHER_KERNELS).splitlines()[:2] == [
-        "ingest: up to date",
-        "features: up to date",
-    ]
+    path = first_events_file(analysis)
+    intact_bytes = damage_page(path, "met")
+
+    output = analysis.run(**OTHER_KERNELS)
+
+    assert f"note: {path} is not what was written" in output
+    assert f"ingest: output is gone or damaged: events/{path.name}" in output
+    assert "1 files read, 2 reused" in output
+    assert analysis.parts()[path.name] == intact_bytes
+    repeated_output = analysis.run(**OTHER_KERNELS)
+    assert repeated_output.splitlines()[:2] == ["ingest: up to date", "features: up to date"]
+    dataset = analysis.dataset()
     analysis.run(force=True, **OTHER_KERNELS)
-    assert analysis.dataset() == features
+    assert analysis.dataset() == dataset
 
 
-def test_damaged_events_are_stale_once_a_reader_has_found_it_and_fresh_when_they_are_back(
-    analysis: Analysis, good_content: bytes
+def test_events_are_stale_from_a_reader_finding_damage_until_the_file_is_back(
+    analysis: Analysis,
 ) -> None:
-    damaged_events = first_events(analysis)
-    assert states(analysis)["ingest"] == (State.FRESH, [])
-    message = (
-        rf"{damaged_events.name} is not what was written.*python -m pipeline ingest.*stage ingest"
-    )
+    path = first_events_file(analysis)
+    intact_bytes = damage_page(path, "met")
+    assert state_of_ingest(analysis) == (State.FRESH, [])
+
+    message = rf"{path.name} is not what was written.*python -m pipeline ingest.*stage ingest"
     with pytest.raises(DamagedOutputError, match=message):
         analysis.run("features", **OTHER_KERNELS)
-    state, reasons = states(analysis)["ingest"]
-    assert (state, reasons) == (
-        State.STALE,
-        [f"output is gone or damaged: events/{damaged_events.name}"],
-    )
-    replace_file(damaged_events, good_content, damaged_events.stat().st_mtime_ns)
-    assert states(analysis)["ingest"] == (State.FRESH, [])
-    assert "features: config features.min_jet_pt changed" in analysis.run(
-        "features", **OTHER_KERNELS
-    )
+
+    reason = f"output is gone or damaged: events/{path.name}"
+    assert state_of_ingest(analysis) == (State.STALE, [reason])
+
+    replace_file(path, intact_bytes, path.stat().st_mtime_ns)
+    assert state_of_ingest(analysis) == (State.FRESH, [])
+    output = analysis.run("features", **OTHER_KERNELS)
+    assert "features: config features.min_jet_pt changed" in output
 
 
-@pytest.mark.usefixtures("good_content")
-def test_what_status_finds_is_remembered(analysis: Analysis) -> None:
-    damaged_events = first_events(analysis)
+def test_damage_that_status_finds_is_remembered(analysis: Analysis, damaged_file: Path) -> None:
     run_folder = analysis.runner().run_folder
-    assert verify(run_folder) == [str(damaged_events)]
-    assert suspected_files(analysis.folder_of("ingest")) == {f"events/{damaged_events.name}"}
-    assert states(analysis)["ingest"][0] is State.STALE
+
+    assert verify(run_folder) == [str(damaged_file)]
+
+    suspected = suspected_files(analysis.folder_of("ingest"))
+    state, _ = state_of_ingest(analysis)
+    assert suspected == {f"events/{damaged_file.name}"}
+    assert state is State.STALE
     assert "ingest: output is gone or damaged" in analysis.run("ingest")
     assert verify(run_folder) == []
 
@@ -115,40 +120,44 @@ def test_a_file_that_is_damaged_again_after_its_repair_ends_the_run(
     analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a disk that fails."""
-    name = first_events(analysis).name
+    path = first_events_file(analysis)
 
-    def failing(*_: Any) -> None:
-        raise DamagedOutputError(
-            analysis.folder_of("ingest") / "events" / name, "a page is damaged"
-        )
+    def find_damage(*_: Any) -> None:
+        current = analysis.folder_of("ingest") / "events" / path.name
+        raise DamagedOutputError(current, "a page is damaged")
 
-    monkeypatch.setattr("pipeline.stages.features.Features.run", failing)
-    with pytest.raises(DamagedOutputError, match=name):
+    monkeypatch.setattr("pipeline.stages.features.Features.run", find_damage)
+
+    with pytest.raises(DamagedOutputError, match=path.name):
         analysis.run(**OTHER_KERNELS)
 
 
 def test_a_damaged_kernel_output_is_computed_again(analysis: Analysis) -> None:
     name, path = min(analysis.kernel_files().items())
     damage(path, flipped)
-    assert verify(analysis.runner().run_folder) == [str(path)]
-    displayed = analysis.run(**OTHER_MIXING)
-    assert "kernels of 2 of 3 parts reused" in displayed
-    assert f"note: kernel outputs were damaged and are computed again: {name}" in displayed
+    run_folder = analysis.runner().run_folder
+    assert verify(run_folder) == [str(path)]
+
+    output = analysis.run(**OTHER_MIXING)
+
+    assert "kernels of 2 of 3 parts reused" in output
+    assert f"note: kernel outputs were damaged and are computed again: {name}" in output
     dataset = analysis.dataset()
     analysis.run(force=True, **OTHER_MIXING)
     assert analysis.dataset() == dataset
-    assert verify(analysis.runner().run_folder) == []
+    assert verify(run_folder) == []
 
 
 @pytest.mark.spark
 def test_damage_that_a_task_of_spark_finds_is_named_and_remembered(
     tmp_path: Path, provider: SparkProvider
 ) -> None:
-    analysis = with_files(Analysis(tmp_path, provider))
-    path = first_events(analysis)
+    analysis = write_and_run(Analysis(tmp_path, provider))
+    path = first_events_file(analysis)
     damage_page(path, "met")
-    with pytest.raises(
-        DamagedOutputError, match=rf"{path.name} is not what was written.*stage ingest"
-    ):
+
+    message = rf"{path.name} is not what was written.*stage ingest"
+    with pytest.raises(DamagedOutputError, match=message):
         analysis.run("features", **OTHER_KERNELS)
+
     assert suspected_files(analysis.folder_of("ingest")) == {f"events/{path.name}"}

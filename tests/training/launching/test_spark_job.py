@@ -9,6 +9,8 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,34 +20,38 @@ import pytest
 from training.launching import spark_agent
 from training.launching.spark_job import _serve, driver_address
 
+TOKEN = "secret"  # noqa: S105
 
-def test_mpirun_did_not_learn_of_a_killed_executor_and_its_rank_continued() -> None:
+
+def test_the_connection_of_a_command_ends_with_its_executor() -> None:
     agent, task = socket.socketpair()
     driver, to_driver = socket.socketpair()
-    command = 0
+    command_pid = 0
     with agent, driver, to_driver:
-        process = multiprocessing.get_context("fork").Process(
+        executor = multiprocessing.get_context("fork").Process(
             target=_serve, args=(task, to_driver), daemon=True
         )
-        process.start()
+        executor.start()
         try:
             task.close()
             spark_agent.write_line(agent, {"command": "echo $$; exec sleep 300"})
             agent.settimeout(60)
-            command = int(agent.recv(100))
-            process.kill()
-            process.join()
+            command_pid = int(agent.recv(100))
+
+            executor.kill()
+            executor.join()
+
             # The command outlives the executor, but does not hold its connection.
             assert agent.recv(1) == b""
         finally:
-            process.kill()
-            process.join()
-            if command:
-                os.kill(command, signal.SIGKILL)
+            executor.kill()
+            executor.join()
+            if command_pid:
+                os.kill(command_pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_a_command_waited_without_end_for_an_agent_that_read_late(
+def test_a_command_ends_with_its_whole_output_though_the_agent_reads_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("training.launching.spark_job._GRACE_SECONDS", 0.5)
@@ -55,78 +61,103 @@ def test_a_command_waited_without_end_for_an_agent_that_read_late(
         thread = threading.Thread(target=_serve, args=(task, to_driver), daemon=True)
         thread.start()
         spark_agent.write_line(agent, {"command": "head -c 3000000 /dev/zero; exit 3"})
+
         time.sleep(1.5)
         agent.settimeout(60)
-        document = b""
-        while not document.endswith(b"status 3"):
-            document += agent.recv(1 << 16)
+        output = b""
+        while not output.endswith(b"status 3"):
+            output += agent.recv(1 << 16)
+
         thread.join()
-        assert len(document) == 3_000_000 + len(b"\0status 3")
+        assert len(output) == 3_000_000 + len(b"\0status 3")
 
 
-def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    seen: list[tuple[int, int]] = []
-    write = spark_agent.write_line
-
-    def noting(connection: socket.socket, document: dict[str, Any]) -> None:
-        is_checked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        seen.append((is_checked, connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)))
-        write(connection, document)
-
-    monkeypatch.setattr(spark_agent, "write_line", noting)
-    reports: list[dict[str, Any] | None] = []
-
-    def task(server: socket.socket) -> None:
-        connection, _ = server.accept()
-        with connection:
-            assert connection.recv(len("secret")) == b"secret"
-            reports.append(spark_agent.read_line(connection))
-            connection.sendall(b"what it\nprints")
-            spark_agent.write_status(connection, -9)
-
-    table = tmp_path / "hosts.json"
+@contextmanager
+def executor_of(hosts_file: Path, serve: Callable[[socket.socket], None]) -> Iterator[None]:
+    """An executor, named in a file of hosts, that serves one connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address, port = server.getsockname()
-        table.write_text(
-            json.dumps(
-                {"host": {"name": "host3", "address": address, "port": port, "token": "secret"}}
-            )
-        )
-        thread = threading.Thread(target=task, args=(server,))
-        thread.start()
-        status = spark_agent.main(["", str(table), "host", "sleep", "5"])
-        thread.join()
-    assert (status, capfdbinary.readouterr().out) == (9, b"what it\nprints")
-    assert reports == [{"command": "sleep 5"}]
-    assert seen == [(1, 20)]
+        write_hosts(hosts_file, server)
 
-
-@pytest.mark.parametrize("is_reached", [True, False])
-def test_a_lost_executor_is_named(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], is_reached: bool
-) -> None:
-    table = tmp_path / "hosts.json"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address, port = server.getsockname()
-        host = {"name": "host3", "address": address, "port": port, "token": "secret"}
-        table.write_text(json.dumps({"executors-0": host}))
-
-        def task() -> None:
+        def accept_and_serve() -> None:
             connection, _ = server.accept()
             with connection:
-                spark_agent.read_line(connection)
+                serve(connection)
 
-        thread = threading.Thread(target=task)
-        if is_reached:
-            thread.start()
-        else:
-            server.close()
-        assert spark_agent.main(["", str(table), "executors-0", "sleep", "5"]) == 1
-        if is_reached:
-            thread.join()
-    assert capfd.readouterr().err.startswith("the executor on host3 (127.0.0.1) is lost: ")
+        thread = threading.Thread(target=accept_and_serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+def write_hosts(path: Path, server: socket.socket) -> None:
+    """Name a server as the executor `executors-0` on host3."""
+    address, port = server.getsockname()
+    host = {"name": "host3", "address": address, "port": port, "token": TOKEN}
+    path.write_text(json.dumps({"executors-0": host}))
+
+
+def run_agent(hosts_file: Path) -> int:
+    """The exit status of an agent of mpirun whose command is `sleep 5`."""
+    return spark_agent.main(["", str(hosts_file), "executors-0", "sleep", "5"])
+
+
+def test_the_agent_of_mpirun_prints_the_output_of_its_command_and_checks_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Without the check, an agent waits forever for a host that has lost its power."""
+    checks: list[tuple[int, int]] = []
+    requests: list[dict[str, Any] | None] = []
+    write_line = spark_agent.write_line
+
+    def note_checks(connection: socket.socket, document: dict[str, Any]) -> None:
+        is_checked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle_seconds = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        checks.append((is_checked, idle_seconds))
+        write_line(connection, document)
+
+    def serve(connection: socket.socket) -> None:
+        assert connection.recv(len(TOKEN)) == TOKEN.encode()
+        requests.append(spark_agent.read_line(connection))
+        connection.sendall(b"two\nlines")
+        spark_agent.write_status(connection, -9)
+
+    monkeypatch.setattr(spark_agent, "write_line", note_checks)
+
+    with executor_of(tmp_path / "hosts.json", serve):
+        status = run_agent(tmp_path / "hosts.json")
+
+    assert status == 9
+    assert capfdbinary.readouterr().out == b"two\nlines"
+    assert requests == [{"command": "sleep 5"}]
+    assert checks == [(1, 20)]
+
+
+LOST_EXECUTOR = "the executor on host3 (127.0.0.1) is lost: "
+
+
+def test_an_executor_that_ends_its_connection_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def read_request(connection: socket.socket) -> None:
+        spark_agent.read_line(connection)
+
+    with executor_of(tmp_path / "hosts.json", read_request):
+        status = run_agent(tmp_path / "hosts.json")
+
+    assert status == 1
+    assert capfd.readouterr().err.startswith(LOST_EXECUTOR)
+
+
+def test_an_executor_that_is_not_reached_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        write_hosts(tmp_path / "hosts.json", server)
+
+    status = run_agent(tmp_path / "hosts.json")
+
+    assert status == 1
+    assert capfd.readouterr().err.startswith(LOST_EXECUTOR)
 
 
 @pytest.mark.parametrize(
@@ -148,4 +179,5 @@ def test_executors_get_the_name_of_the_driver_that_the_site_sets(
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "this-host")
     spark: Any = SimpleNamespace(getConf=lambda: conf)
+
     assert driver_address(spark) == (address, name)
