@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hep_simulation import parameters
 from hep_simulation.particles import Floats, Integers, compiled
@@ -57,6 +58,10 @@ class Hits(NamedTuple):
         """Transverse momenta of massless particles [GeV]."""
         pt: Floats = self.energy / np.cosh(self.eta)
         return pt
+
+    def select(self, is_selected: NDArray[np.bool_]) -> Hits:
+        """Some of the hits."""
+        return Hits._make(column[is_selected] for column in self)
 
 
 class MeasuredTracks(NamedTuple):
@@ -135,33 +140,36 @@ def measure(
     the threshold and the combined error. Otherwise the tracks are scaled to the mean of both
     measurements, weighted by their inverse variances.
     """
-    hits = Hits(*(column[np.abs(hits.eta) < _MAX_ETA] for column in hits))
+    hits = hits.select(np.abs(hits.eta) < _MAX_ETA)
     towers, hit_tower, track_tower = _hit_towers(calorimeter, hits, tracks.hits)
     num_towers = len(towers.event)
 
-    # The measured energy of each tower, 0 for noise.
+    # The energy that each tower measures, 0 for noise.
     eta = 0.5 * (towers.min_eta + towers.max_eta)
     true_energy = np.bincount(hit_tower, hits.energy, num_towers)
     energy = parameters.lognormal(true_energy, calorimeter.resolution(true_energy, eta), rng)
     sigma = calorimeter.resolution(energy, eta)
     is_noise = (energy < calorimeter.min_energy) | (energy < sigma)
     energy = np.where(is_noise, 0.0, energy)
-    candidate_eta = rng.uniform(towers.min_eta, towers.max_eta)
-    candidate_phi = rng.uniform(towers.min_phi, towers.max_phi)
+    random_eta = rng.uniform(towers.min_eta, towers.max_eta)
+    random_phi = rng.uniform(towers.min_phi, towers.max_phi)
 
-    # The sum of its tracks, with its error, and what the tower has beyond it.
+    # The energy that the tracks of a tower measure, with its error.
     track_energy = np.bincount(track_tower, tracks.hits.energy, num_towers)
     track_variance = np.square(tracks.resolution * tracks.hits.energy)
     track_sigma = np.sqrt(np.bincount(track_tower, track_variance, num_towers))
+
+    # What the tower measures beyond its tracks is a neutral candidate.
     excess = np.maximum(energy - track_energy, 0.0)
     is_significant = excess > np.hypot(track_sigma, sigma)
-    is_neutral = is_significant & (excess > calorimeter.min_energy)
-    neutral = Hits(towers.event, candidate_eta, candidate_phi, excess)
-    # Towers without a neutral candidate scale their tracks to the mean of both measurements.
-    best = _weighted_mean(track_energy, track_sigma, energy, sigma)
-    is_scaled = (track_energy > 0) & ~is_neutral & np.isfinite(best)
-    scale = np.divide(best, track_energy, out=np.ones(num_towers), where=is_scaled)
-    return Flow(Hits(*(column[is_neutral] for column in neutral)), scale[track_tower])
+    has_neutral = is_significant & (excess > calorimeter.min_energy)
+    neutral = Hits(towers.event, random_eta, random_phi, excess).select(has_neutral)
+
+    # Without a neutral candidate the tracks are scaled to the mean of both measurements.
+    mean_energy = _weighted_mean(track_energy, track_sigma, energy, sigma)
+    is_scaled = (track_energy > 0) & ~has_neutral & np.isfinite(mean_energy)
+    scale = np.divide(mean_energy, track_energy, out=np.ones(num_towers), where=is_scaled)
+    return Flow(neutral, scale[track_tower])
 
 
 def _weighted_mean(
@@ -174,9 +182,8 @@ def _weighted_mean(
     with np.errstate(divide="ignore", invalid="ignore"):
         track_weight = 1 / np.square(track_sigma)
         tower_weight = np.where(sigma > 0, 1 / np.square(sigma), 0.0)
-        mean: Floats = (track_weight * track_energy + tower_weight * energy) / (
-            track_weight + tower_weight
-        )
+        weighted_sum = track_weight * track_energy + tower_weight * energy
+        mean: Floats = weighted_sum / (track_weight + tower_weight)
     return mean
 
 

@@ -88,7 +88,7 @@ class TrackArrays(NamedTuple):
 
     def select(self, rows: NDArray[np.bool_] | Integers) -> TrackArrays:
         """Some of the tracks."""
-        return TrackArrays(*(column[rows] for column in self))
+        return TrackArrays._make(column[rows] for column in self)
 
 
 class DetectedCandidates(NamedTuple):
@@ -294,7 +294,7 @@ def _jets(
     is_pile_up[is_charged] = hadrons.is_pile_up
     weights = puppi_weights(Flowing(*flowing, is_charged, is_pile_up), crossing.num_vertices)
     flowing = flowing._replace(pt=weights * flowing.pt)
-    weighted = DetectedCandidates(*(column[weights > 0] for column in flowing))
+    weighted = DetectedCandidates._make(column[weights > 0] for column in flowing)
 
     inputs = DetectedCandidates.concatenate(weighted, tracks.select(is_lepton))
     by_event = np.argsort(inputs.event, kind="stable")

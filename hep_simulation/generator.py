@@ -85,7 +85,7 @@ class GeneratedBlock(NamedTuple):
         ]
         return cls(
             StableParticles.concatenate([block.particles for block in blocks]),
-            HeavyQuarks(*(np.concatenate(columns) for columns in zip(*quarks, strict=True))),
+            HeavyQuarks._make(np.concatenate(columns) for columns in zip(*quarks, strict=True)),
             np.concatenate([block.weights for block in blocks]),
         )
 

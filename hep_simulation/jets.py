@@ -69,26 +69,30 @@ def jet_flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
 
     All pairs of jets and quarks of the same event are compared; a jet takes the highest flavour.
     """
-    flavours = np.zeros(len(jets.pt), np.int64)
     is_central = np.abs(quarks.eta) < _FLAVOUR_ETA
-    by_event = np.argsort(quarks.event[is_central], kind="stable")
-    central_quarks = HeavyQuarks(*(column[is_central][by_event] for column in quarks))
-
-    num_events = 1 + max(jets.event.max(initial=0), quarks.event.max(initial=0))
-    # Lists of the indices of jets and of quarks, by event, give the pairs.
-    jets_in_event = ak.unflatten(
-        np.arange(len(jets.pt)), np.bincount(jets.event, minlength=num_events)
-    )
-    quarks_in_event = ak.unflatten(
-        np.arange(len(by_event)), np.bincount(central_quarks.event, minlength=num_events)
-    )
-    pairs = ak.flatten(ak.cartesian({"jet": jets_in_event, "quark": quarks_in_event}))
-    jet, quark = ak.to_numpy(pairs.jet), ak.to_numpy(pairs.quark)
-    delta_eta = jets.eta[jet] - central_quarks.eta[quark]
-    delta_phi = wrapped(jets.phi[jet] - central_quarks.phi[quark])
+    quarks = HeavyQuarks._make(column[is_central] for column in quarks)
+    jet, quark = _pairs_of_same_event(jets.event, quarks.event)
+    delta_eta = jets.eta[jet] - quarks.eta[quark]
+    delta_phi = wrapped(jets.phi[jet] - quarks.phi[quark])
     in_cone = np.hypot(delta_eta, delta_phi) < _FLAVOUR_CONE
-    np.maximum.at(flavours, jet[in_cone], central_quarks.flavour[quark[in_cone]])
+    flavours = np.zeros(len(jets.pt), np.int64)
+    np.maximum.at(flavours, jet[in_cone], quarks.flavour[quark[in_cone]])
     return flavours
+
+
+def _pairs_of_same_event(jet_event: Integers, quark_event: Integers) -> tuple[Integers, Integers]:
+    """Return the indices of jet and quark, (num_pairs,) each, of all pairs in the same event.
+
+    `jet_event` (num_jets,) is in increasing order, `quark_event` (num_quarks,) need not be.
+    """
+    num_events = 1 + max(jet_event.max(initial=0), quark_event.max(initial=0))
+    quarks_by_event = np.argsort(quark_event, kind="stable")
+    jets_in_event = ak.unflatten(
+        np.arange(len(jet_event)), np.bincount(jet_event, minlength=num_events)
+    )
+    quarks_in_event = ak.unflatten(quarks_by_event, np.bincount(quark_event, minlength=num_events))
+    pairs = ak.flatten(ak.cartesian({"jet": jets_in_event, "quark": quarks_in_event}))
+    return ak.to_numpy(pairs.jet), ak.to_numpy(pairs.quark)
 
 
 def b_tags(jets: FoundJets, flavour: Integers, rng: np.random.Generator) -> Integers:

@@ -113,22 +113,35 @@ def _circular_path(
     # (rx, ry) is the vector from the centre of the circle to the particle.
     rx, ry = -sign * radius * uy, sign * radius * ux
     centre_x, centre_y = x - rx, y - ry
-    distance = max(np.sqrt(centre_x**2 + centre_y**2), 1e-9)
-    cosine = (RADIUS_MM**2 - distance**2 - radius**2) / (2 * distance * radius)
-    length = length_to_end
-    if abs(cosine) <= 1:
-        # The circle crosses the radius of the tracker twice, at equal angles from the line between
-        # the centres. The path ends at the crossing that the particle meets first on its way, which
-        # is clockwise for positive charges.
-        half_angle = np.arccos(cosine)
-        angle_to_line = sign * np.arctan2(
-            centre_x * ry - centre_y * rx, centre_x * rx + centre_y * ry
-        )
-        first, second = angle_to_line + half_angle, angle_to_line - half_angle
-        if first < 0:
-            first += 2 * np.pi
-        if second < 0:
-            second += 2 * np.pi
-        length = min(length, first * radius, second * radius)
+    length = min(length_to_end, _length_to_tracker(centre_x, centre_y, rx, ry, sign, radius))
     cos, sin = np.cos(length / radius), -sign * np.sin(length / radius)
     return length, centre_x + cos * rx - sin * ry, centre_y + sin * rx + cos * ry
+
+
+@compiled
+def _length_to_tracker(
+    centre_x: float, centre_y: float, rx: float, ry: float, sign: int, radius: float
+) -> float:
+    """Length [mm] of a circular path to the radius of the tracker; endless if it stays inside.
+
+    The circle crosses the radius of the tracker twice, at equal angles from the line between the
+    centres. The path ends at the crossing that the particle meets first on its way, which is
+    clockwise for positive charges.
+
+    `centre_x`, `centre_y`: centre of the circle. `rx`, `ry`: vector from there to the particle.
+    """
+    distance = max(np.sqrt(centre_x**2 + centre_y**2), 1e-9)
+    cosine = (RADIUS_MM**2 - distance**2 - radius**2) / (2 * distance * radius)
+    if abs(cosine) > 1:
+        return _ENDLESS_MM
+    half_angle = np.arccos(cosine)
+    cross_product = centre_x * ry - centre_y * rx
+    scalar_product = centre_x * rx + centre_y * ry
+    angle_to_line = sign * np.arctan2(cross_product, scalar_product)
+    first_angle, second_angle = angle_to_line + half_angle, angle_to_line - half_angle
+    if first_angle < 0:
+        first_angle += 2 * np.pi
+    if second_angle < 0:
+        second_angle += 2 * np.pi
+    length: float = min(first_angle, second_angle) * radius
+    return length

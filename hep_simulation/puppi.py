@@ -62,7 +62,7 @@ class Flowing(NamedTuple):
 
     def select(self, rows: Integers | NDArray[np.bool_]) -> Flowing:
         """Some of the candidates."""
-        return Flowing(*(column[rows] for column in self))
+        return Flowing._make(column[rows] for column in self)
 
 
 def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
