@@ -82,7 +82,7 @@ class FeatureDataset(NamedTuple):
             }
             # A file may lack `reading`.
             fields = {"reading": {}, **description, "folder": folder, "splits": splits}
-            return cls(*(fields[name] for name in cls._fields))
+            return cls._make(fields[name] for name in cls._fields)
         except (AttributeError, KeyError, TypeError) as cause:
             raise DatasetError(
                 f"{path} is damaged ({cause!r}). Make the features again."

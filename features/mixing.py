@@ -69,7 +69,7 @@ def plan_mixing(
             to 0 or less.
     """
     # The keys of all parts together: each field is joined over the parts.
-    keys = EventKeys(*(np.concatenate(columns) for columns in zip(*keys_by_part, strict=True)))
+    keys = EventKeys._make(np.concatenate(columns) for columns in zip(*keys_by_part, strict=True))
     is_kept = np.ones(len(keys.split), dtype=np.bool_)
     if settings.balance is Balance.DOWNSAMPLE:
         is_kept = downsampling_mask(keys, len(classes))

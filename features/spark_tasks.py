@@ -23,7 +23,9 @@ def task_folder(folder: Path) -> Path:
     The files are in `folder` on object storage. Spark removes the copies at its end. For a
     local `folder` the result has no use.
     """
-    return Path(SparkFiles.getRootDirectory() if is_remote(folder) else "")
+    if not is_remote(folder):
+        return Path()
+    return Path(SparkFiles.getRootDirectory())
 
 
 def keep_freed_memory() -> None:

@@ -105,9 +105,11 @@ def _absolute(pattern: str) -> str:
 
 def _may_come_later(pattern: str) -> bool:
     """Whether a pattern may match nothing for a while: it needs wildcards."""
-    # In web addresses a question mark is no wildcard: it begins the query.
     is_web = pattern.startswith(("http://", "https://"))
-    return has_magic(pattern.replace("?", "") if is_web else pattern)
+    if is_web:
+        # Here a question mark is no wildcard: it begins the query.
+        pattern = pattern.replace("?", "")
+    return has_magic(pattern)
 
 
 def _awaits_files(pattern: str) -> bool:

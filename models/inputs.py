@@ -65,8 +65,9 @@ def input_arrays(
         _check_shape(name, values)
         if name == "particles":
             values = _cut_particles(values, columns["num_particles"])
+        dtype = np.int64 if name == "num_particles" else np.float32
         # A copy, since arrays from Arrow are read-only, which torch does not support.
-        arrays[name] = np.array(values, np.int64 if name == "num_particles" else np.float32)
+        arrays[name] = np.array(values, dtype)
     num_events = {name: len(values) for name, values in arrays.items()}
     if len(set(num_events.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in num_events.items())

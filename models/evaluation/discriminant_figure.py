@@ -93,7 +93,7 @@ def _draw_significance(axes: Axes, significance: Mapping[str, Any]) -> None:
     band is the one-sigma interval of the Asimov significance.
     """
     cuts = log_odds(np.array(significance["threshold"]))
-    asimov, low, high = (significance[name] for name in ("asimov", "low", "high"))
+    asimov, low, high = significance["asimov"], significance["low"], significance["high"]
     asimov_label = "Asimov"
     if significance["uncertainty"]:
         asimov_label += f", background ± {100 * significance['uncertainty']:g} %"

@@ -240,9 +240,9 @@ def _values_and_bars(intervals: Sequence[Mapping[str, float]]) -> tuple[Floats, 
 
     Lengths are at least 0, even if negative weights push a value out of its interval.
     """
-    values, low, high = (
-        np.array([interval[name] for interval in intervals]) for name in ("value", "low", "high")
-    )
+    values = np.array([interval["value"] for interval in intervals])
+    low = np.array([interval["low"] for interval in intervals])
+    high = np.array([interval["high"] for interval in intervals])
     return values, np.maximum([values - low, high - values], 0)
 
 

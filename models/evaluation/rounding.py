@@ -126,7 +126,7 @@ def with_interval(
         return _limit_with_sign(interval, limit, scale, symbol, most)
     if not is_measured(interval):
         return NOT_MEASURABLE
-    low, value, high = (scale * interval[name] for name in ("low", "value", "high"))
+    low, value, high = scale * interval["low"], scale * interval["value"], scale * interval["high"]
     up, down = max(0.0, high - value), max(0.0, value - low)
     if max(up, down) == 0:
         return f"{value:.{_WITHOUT_ERROR}g}{symbol}"

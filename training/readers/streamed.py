@@ -167,7 +167,8 @@ def _join(batches: Sequence[Batch]) -> Batch:
     """Join some batches; matrices of particles are padded with 0 to the longest."""
     if len(batches) == 1:
         return batches[0]
-    input_columns = zip(*(batch.inputs for batch in batches), strict=True)
+    inputs_of_batches = [batch.inputs for batch in batches]
+    input_columns = zip(*inputs_of_batches, strict=True)
     return Batch(
         tuple(torch.cat(_pad_to_longest(column)) for column in input_columns),
         torch.cat([batch.labels for batch in batches]),
