@@ -17,13 +17,21 @@ from training.topology import make_topology
 
 RATE = 0.1
 D_PSGD = {"algorithm": "d-psgd", "optimizer": "sgd", "learning_rate": RATE}
+RING_OF_3 = np.full((3, 3), 1 / 3)
 RING_OF_5 = np.array(
-    [[1, 1, 0, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [1, 0, 0, 1, 1]]
+    [
+        [1, 1, 0, 0, 1],
+        [1, 1, 1, 0, 0],
+        [0, 1, 1, 1, 0],
+        [0, 0, 1, 1, 1],
+        [1, 0, 0, 1, 1],
+    ]
 )
+EXPONENTIAL_GRAPH_OF_9 = mixing_matrix(make_topology("exponential", 9))
 MIXING_MATRICES = [
-    ("ring", np.full((3, 3), 1 / 3)),
+    ("ring", RING_OF_3),
     ("ring", RING_OF_5 / 3),
-    ("exponential", mixing_matrix(make_topology("exponential", 9))),
+    ("exponential", EXPONENTIAL_GRAPH_OF_9),
 ]
 
 
@@ -42,9 +50,12 @@ def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted
 
 
 def test_without_a_vector_that_is_not_finite_the_other_weights_sum_to_one() -> None:
-    out = np.zeros(2)
-    vectors = [np.array([1.0, 2.0]), np.array([np.nan, 0.0]), np.array([5.0, 6.0])]
+    first = np.array([1.0, 2.0])
+    not_finite = np.array([np.nan, 0.0])
+    third = np.array([5.0, 6.0])
+    mixed = np.zeros(2)
 
-    assert mix([0.5, 0.25, 0.25], vectors, out=out)
+    is_finite = mix([0.5, 0.25, 0.25], [first, not_finite, third], out=mixed)
 
-    np.testing.assert_allclose(out, (2 * vectors[0] + vectors[2]) / 3)
+    assert is_finite
+    np.testing.assert_allclose(mixed, (2 * first + third) / 3)

@@ -20,19 +20,23 @@ PARTNERS = [[1, 2, 1, 1], [2, 0, 0, 2], [1, 0, 1, 0]]
 
 def algorithm_3(problem: LinearGradients, start: np.ndarray) -> np.ndarray:
     """The models after each step: steps end in the order of time, and an average takes none."""
-    models, snapshots = start.copy(), start.copy()
+    models = start.copy()
+    snapshots = start.copy()
     trained = np.empty((problem.steps, *start.shape))
-    step_ends = sorted(
+    step_ends = [
         (milliseconds * (step + 1), rank, step)
         for rank, milliseconds in enumerate(STEP_MILLISECONDS)
         for step in range(problem.steps)
-    )
-    for _, rank, step in step_ends:
+    ]
+    for _, rank, step in sorted(step_ends):
         models[rank] -= RATE * problem.gradient(rank, step, snapshots[rank])
         if step % 3 == 2:
             partner = PARTNERS[rank][step // 3]
-            models[rank] = models[partner] = (models[rank] + models[partner]) / 2
-        snapshots[rank] = trained[step, rank] = models[rank]
+            average = (models[rank] + models[partner]) / 2
+            models[rank] = average
+            models[partner] = average
+        snapshots[rank] = models[rank]
+        trained[step, rank] = models[rank]
     return trained
 
 
@@ -40,7 +44,8 @@ def algorithm_3(problem: LinearGradients, start: np.ndarray) -> np.ndarray:
 def test_a_worker_continues_from_the_average_of_a_partner_at_its_next_step(exchange: str) -> None:
     problem = LinearGradients(workers=3, steps=12, seed=6)
     start = np.random.default_rng(1).normal(size=(3, 5))
-    cluster = CLUSTER.model_copy(update={"slow_ranks": dict(enumerate(STEP_MILLISECONDS))})
+    slow_ranks = dict(enumerate(STEP_MILLISECONDS))
+    cluster = CLUSTER.model_copy(update={"slow_ranks": slow_ranks})
 
     trained = problem.drive(
         cluster=cluster,

@@ -35,17 +35,20 @@ SCORES = [
 
 @pytest.mark.parametrize(
     ("panel", "costs", "front"),
-    [(0, [100, 100, 200, 400], ["1: 2-2", "2: 8-2"]), (1, [3, 4, 5, 5], ["1: 4-2", "2: 8-2"])],
-    ids=["parameters", "latency"],
+    [
+        pytest.param(0, [100, 100, 200, 400], ["1: 2-2", "2: 8-2"], id="parameters"),
+        pytest.param(1, [3, 4, 5, 5], ["1: 4-2", "2: 8-2"], id="latency"),
+    ],
 )
 def test_each_panel_shows_all_settings_and_names_its_own_front(
     panel: int, costs: list[int], front: list[str]
 ) -> None:
     figure = plot_pareto(SCORES, LABELS)
-    axes = figure.axes[panel]
 
-    assert sorted(axes.lines[0].get_xdata()) == costs
-    np.testing.assert_allclose(sorted(axes.lines[0].get_ydata()), [0.6, 0.65, 0.7, 0.8])
+    axes = figure.axes[panel]
+    points = axes.lines[0]
+    assert sorted(points.get_xdata()) == costs
+    np.testing.assert_allclose(sorted(points.get_ydata()), [0.6, 0.65, 0.7, 0.8])
     legend = axes.get_legend()
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
@@ -59,18 +62,21 @@ def test_the_figures_have_the_common_style() -> None:
     assert style_faults(lambda: plot_speed_up({1: 1.0, 2: 1.9}, (2, 1.8), LABELS)) == []
 
 
-@pytest.mark.parametrize("measured", [(2, 1.6), None], ids=["measured", "partly reused"])
+@pytest.mark.parametrize(
+    ("measured", "measured_points"),
+    [((2, 1.6), [(2, 1.6)]), (None, [])],
+    ids=["measured", "partly reused"],
+)
 def test_the_speed_up_shows_the_expected_and_the_measured_value(
-    measured: tuple[int, float] | None,
+    measured: tuple[int, float] | None, measured_points: list[tuple[int, float]]
 ) -> None:
     figure = plot_speed_up({1: 1.0, 2: 1.9, 4: 2.5}, measured, LABELS)
 
-    lines = {
-        str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata()))
-        for line in figure.axes[0].lines
-    }
-    assert lines["ideal"] == ([1, 2, 4], [1, 2, 4])
-    assert lines["from the times of the trainings"] == ([1, 2, 4], [1.0, 1.9, 2.5])
-    expected_point = None if measured is None else ([2], [1.6])
-    assert lines.get("this search, start-up included") == expected_point
+    points_of_line = {}
+    for line in figure.axes[0].lines:
+        points = zip(line.get_xdata(), line.get_ydata(), strict=True)
+        points_of_line[str(line.get_label())] = list(points)
+    assert points_of_line["ideal"] == [(1, 1), (2, 2), (4, 4)]
+    assert points_of_line["from the times of the trainings"] == [(1, 1.0), (2, 1.9), (4, 2.5)]
+    assert points_of_line.get("this search, start-up included", []) == measured_points
     assert data_outside_axes(figure) == []

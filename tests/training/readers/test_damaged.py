@@ -26,9 +26,11 @@ CANNOT_BE_READ = r"^the val split in .* cannot be read \(.*python -m pipeline fe
 
 
 def overwrite_pages(path: Path) -> None:
-    file_bytes = path.read_bytes()
-    footer = int.from_bytes(file_bytes[-8:-4], "little") + 8
-    path.write_bytes(file_bytes[:4] + bytes(len(file_bytes) - 4 - footer) + file_bytes[-footer:])
+    file_bytes = bytearray(path.read_bytes())
+    footer_size = int.from_bytes(file_bytes[-8:-4], "little") + 8
+    end_of_pages = len(file_bytes) - footer_size
+    file_bytes[4:end_of_pages] = bytes(end_of_pages - 4)
+    path.write_bytes(file_bytes)
 
 
 def cut_short(path: Path) -> None:
@@ -44,7 +46,8 @@ def drop_column(path: Path) -> None:
 
 
 def shorten_lists(path: Path) -> None:
-    replace_column(path, "particle_eta", pa.array([[1.0]] * NUM_ROWS, pa.list_(pa.float32())))
+    short_lists = pa.array([[1.0]] * NUM_ROWS, pa.list_(pa.float32()))
+    replace_column(path, "particle_eta", short_lists)
 
 
 def lengthen_lists(path: Path) -> None:
@@ -53,11 +56,13 @@ def lengthen_lists(path: Path) -> None:
     offsets = np.arange(NUM_ROWS + 1) * num_particles
     for name, column in list_columns(offsets, particles).items():
         replace_column(path, name, column)
-    replace_column(path, "num_particles", pa.array([num_particles] * NUM_ROWS, pa.int32()))
+    lengths = pa.array([num_particles] * NUM_ROWS, pa.int32())
+    replace_column(path, "num_particles", lengths)
 
 
 def add_null(path: Path) -> None:
-    replace_column(path, "mt", pa.array([None, *[1.0] * (NUM_ROWS - 1)], pa.float32()))
+    values = [None] + [1.0] * (NUM_ROWS - 1)
+    replace_column(path, "mt", pa.array(values, pa.float32()))
 
 
 def replace_column(path: Path, name: str, column: pa.Array) -> None:
