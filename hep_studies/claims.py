@@ -95,6 +95,7 @@ def _with_current_presentation(result: StudyResult) -> StudyResult:
     if not path.exists():
         return result
     study = StudySettings.model_validate(form_of(read_mapping(path), result.form, {}))
+    study = study.with_added(result.added)
     if not _asks_for_all_runs(study, result):
         return result
     presentation = {key: getattr(study, key) for key in PRESENTATION_KEYS}

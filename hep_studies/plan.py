@@ -137,6 +137,12 @@ def _run_digest(
     )
 
 
+def results_of(runs: Sequence[PlannedRun]) -> list[RunResult]:
+    """Return the results of the runs that are finished."""
+    results = [run.result for run in runs]
+    return [result for result in results if result is not None]
+
+
 def digest_of_study(study: StudySettings, runs: Sequence[PlannedRun]) -> str:
     """Return the digest of all runs of a study, and of the keys that say which are compared."""
     return digest_of([_VERSION, study.best_of, *(run.digest for run in runs)])

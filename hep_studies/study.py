@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, SerializeAsAny, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    SerializeAsAny,
+    model_validator,
+)
 
 from hep_core.plugins import name_validator
 from hep_studies.nested_values import has_key, merged, with_values
@@ -15,6 +23,7 @@ from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.study_sections import (
     EPOCH,
     SECONDS,
+    AddedValues,
     Claim,
     MeasureName,
     Section,
@@ -39,6 +48,8 @@ PRESENTATION_KEYS: Final = (
     "about",
     "minutes",
     "demonstration",
+    # Another limit of added values leaves the runs that are there.
+    "extend",
     "claims",
     "tables",
     "figures",
@@ -106,7 +117,10 @@ class StudySettings(BaseModel):
     run."""
     best_of: list[str] = []
     """Varied keys for which each method is shown at its best value: the one of the lowest
-    validation loss."""
+    validation loss, and for claims the one that is best in what is claimed."""
+    extend: NonNegativeInt = 0
+    """Number of values that may be added to either side of a sweep of `best_of`, until the best
+    value of a method is inside it."""
     reference: str
     """Method that all other methods are compared with."""
     compared: list[MeasureName] = ["test_accuracy"]
@@ -171,6 +185,22 @@ class StudySettings(BaseModel):
         for method in self.methods:
             values += [value for value in self.values_of(method, key) if value not in values]
         return values
+
+    def with_added(self, added: AddedValues) -> Self:
+        """Return the study with further values of varied keys, in ascending order with its own.
+
+        Methods and keys that the study does not have are ignored.
+        """
+        methods = dict(self.methods)
+        for method, values_by_key in added.items():
+            if method not in methods:
+                continue
+            vary = dict(methods[method].vary)
+            for key, values in values_by_key.items():
+                if key in self.vary:
+                    vary[key] = sorted([*self.values_of(method, key), *values])
+            methods[method] = methods[method].model_copy(update={"vary": vary})
+        return self.model_copy(update={"methods": methods})
 
     def title_of(self, method: str) -> str:
         """Return the name of a method in tables and figures.

@@ -6,7 +6,7 @@ import base64
 import json
 import lzma
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NotRequired
@@ -22,7 +22,8 @@ from hep_studies.measures import measure_of, number_of_run
 from hep_studies.nested_values import as_json
 from hep_studies.run_result import RunResult
 from hep_studies.study import StudySettings, key_label
-from hep_studies.tuning import LOWEST_LOSS, Tuning, best_combination, edges_of_sweep
+from hep_studies.study_sections import AddedValues
+from hep_studies.tuning import LOWEST_LOSS, Tuning, best_combination, edges_of_sweep, grouped_runs
 from training.errors import StudyError
 from training.loop.summary import count_actions
 from training.settings import TrainSettings
@@ -120,6 +121,7 @@ class StudyResult:
     digest: str
     """Digest of everything that the runs depend on."""
     study: StudySettings
+    """The settings, in which methods also have the values of `added`."""
     provenance: Annotated[StudyProvenance, Field(alias="made")]
     events: Annotated[EventsDescription, Field(alias="data")]
     checks: list[TimeCheck]
@@ -128,23 +130,14 @@ class StudyResult:
     test_weights: str = ""
     """Weights of the test events, float32 in base64; empty where nothing is learnt."""
     version: Literal[6] = 6
+    added: AddedValues = field(default_factory=dict)
+    """Values that the file of the study does not have: they were added where the best one was at an
+    edge of a sweep."""
 
     @cached_property
     def groups(self) -> dict[Cell, dict[Cell, list[RunResult]]]:
-        """Runs in the order of their seeds, by cell and by values of the keys of `best_of`.
-
-        `groups[cell][combination]` are the runs of a cell at these values. A combination is itself
-        a `Cell`, without a method; it is empty in a study without `best_of`.
-        """
-        groups: dict[Cell, dict[Cell, list[RunResult]]] = {}
-        for run in sorted(self.runs, key=lambda run: run.seed):
-            # The run's values are divided: keys of `best_of` name the combination, others the cell.
-            cell = Cell.from_values(run.method, run.values)
-            best_of_values = [pair for pair in cell.values if pair[0] in self.study.best_of]
-            combination = Cell("", tuple(best_of_values))
-            combinations = groups.setdefault(cell.without(*self.study.best_of), {})
-            combinations.setdefault(combination, []).append(run)
-        return groups
+        """Runs in the order of their seeds, by cell and by values of the keys of `best_of`."""
+        return grouped_runs(self.runs, self.study.best_of)
 
     def cells(
         self, methods: Sequence[str] = (), values: Mapping[str, Any] | None = None

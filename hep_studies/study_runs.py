@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,14 @@ from features.dataset import FeatureDataset
 from features.schema import SPLITS
 from hep_core.allocation import usable_cores
 from hep_core.atomic_files import write_atomically
-from hep_studies.plan import PlannedRun, Subject, digest_of, digest_of_study, planned_runs
+from hep_studies.plan import (
+    PlannedRun,
+    Subject,
+    digest_of,
+    digest_of_study,
+    planned_runs,
+    results_of,
+)
 from hep_studies.run_in_simulator import simulate_all
 from hep_studies.run_on_ranks import num_steps, train_on_ranks
 from hep_studies.run_result import encoded_test_weights
@@ -35,6 +41,8 @@ from hep_studies.study_result import (
     as_plain,
     read_study_result,
 )
+from hep_studies.study_sections import AddedValues
+from hep_studies.sweep_extension import described_additions, extended_sweeps
 from hep_studies.time_checks import check_times
 from models.evaluation.style import PlotLabels
 from models.networks.registry import NETWORKS
@@ -61,6 +69,8 @@ _CHECK_MODULES: Final = ("training.launching.message_probe", "hep_studies.time_c
 #: Time for which the processors are watched before times are measured [s].
 _WATCH_SECONDS: Final = 3.0
 _PUBLIC_FILES: Final = "the public files"
+PlanRuns = Callable[[AddedValues], list[PlannedRun]]
+"""Return the runs of a study with these values added to its sweeps."""
 #: Sources of the rows of workloads, for the page.
 _ROW_SOURCES: Final = {
     "surface": "Beale's function",
@@ -89,39 +99,84 @@ def run_study(run_folder: RunFolder, study: Study, folder: Path, command: str) -
         )
     subject, events = subject_of_study(run_folder, study)
     check_settings_have_effect(settings)
-    code = code_version()
-    runs = planned_runs(settings, subject, train, folder, code_digest=code_digest)
-    digest = digest_of_study(settings, runs)
+
+    def plan(added: AddedValues) -> list[PlannedRun]:
+        """Return the runs of the study with values added to its sweeps."""
+        extended = settings.with_added(added)
+        return planned_runs(extended, subject, train, folder, code_digest=code_digest)
+
+    runs = plan({})
     # Measured before any run begins: the runs themselves keep the cores busy.
     load = busy_cores(runs, folder / TIMING / "load.json")
     checks = _time_checks(run_folder, study, runs, folder)
+    stored = _finished_result(study, folder, plan)
+    if stored is not None:
+        run_folder.say("compare: all runs are done; redrawing")
+        result = replace(stored, study=settings.with_added(stored.added), checks=checks)
+        if checks != stored.checks:
+            write_atomically(folder / RESULT_FILE, as_plain(result))
+        return result
 
-    # A missing or damaged result is made again.
-    with suppress(StudyError):
-        stored = read_study_result(folder / RESULT_FILE)
-        if stored.digest == digest:
-            run_folder.say("compare: all runs are done; redrawing")
-            result = replace(stored, study=settings, checks=checks)
-            if checks != stored.checks:
-                write_atomically(folder / RESULT_FILE, as_plain(result))
-            return result
-
-    _make_missing_runs(run_folder, study, runs, folder, code)
+    added, runs = _make_runs_with_extension(run_folder, study, plan, folder, code_version())
     machine = Machine(_cpu_name(), usable_cores(), load)
     weights = "" if settings.times_only else encoded_test_weights(subject.settings.open())
+    extended = settings.with_added(added)
     result = StudyResult(
         name=study.name,
         form=study.form,
-        digest=digest,
-        study=settings,
+        digest=digest_of_study(extended, runs),
+        study=extended,
         provenance=StudyProvenance(_without_paths(command), now(), machine, package_versions()),
         events=events,
         checks=checks,
-        runs=[run.result for run in runs if run.result is not None],
+        runs=results_of(runs),
         test_weights=weights,
+        added=added,
     )
     write_atomically(folder / RESULT_FILE, as_plain(result))
     return result
+
+
+def _finished_result(study: Study, folder: Path, plan: PlanRuns) -> StudyResult | None:
+    """Return the stored result if it has all runs of the study; None if runs are to be made.
+
+    The runs of values that were added belong to it, if no further values are to be added now. A
+    missing or damaged result is made again.
+    """
+    try:
+        stored = read_study_result(folder / RESULT_FILE)
+    except StudyError:
+        return None
+    extended = study.settings.with_added(stored.added)
+    if stored.digest != digest_of_study(extended, plan(stored.added)):
+        return None
+    is_inside = extended_sweeps(study.settings, stored.added, stored.runs) == stored.added
+    return stored if is_inside else None
+
+
+def _make_runs_with_extension(
+    run_folder: RunFolder, study: Study, plan: PlanRuns, folder: Path, code: str
+) -> tuple[AddedValues, list[PlannedRun]]:
+    """Make the missing runs, and those of values beyond the edges at which methods are best.
+
+    An interrupted study continues: its finished runs lead to the same values. `code`: version of
+    the code, stored with each run.
+
+    Returns:
+        The values that were added to the sweeps of the study, and all runs.
+    """
+    added: AddedValues = {}
+    while True:
+        runs = plan(added)
+        _make_missing_runs(run_folder, study, runs, folder, code)
+        further = extended_sweeps(study.settings, added, results_of(runs))
+        if further == added:
+            return added, runs
+        added = further
+        run_folder.say(
+            f"compare: {study.name}: best values are at an edge; added are "
+            f"{described_additions(added)}"
+        )
 
 
 def _without_paths(command: str) -> str:

@@ -97,6 +97,8 @@ VariedValues = Annotated[
     AfterValidator(_distinct_values),
     AfterValidator(_check_keys_have_effect),
 ]
+#: Values that are added to the sweep of a key, by method and key.
+AddedValues = dict[str, dict[str, list[Any]]]
 
 
 class Section(BaseModel):

@@ -26,6 +26,25 @@ class Tuning(NamedTuple):
 LOWEST_LOSS: Final = Tuning()
 
 
+def grouped_runs(
+    runs: Sequence[RunResult], best_of: Sequence[str]
+) -> dict[Cell, dict[Cell, list[RunResult]]]:
+    """Return runs in the order of their seeds, by cell and by values of the keys of `best_of`.
+
+    `grouped[cell][combination]` are the runs of a cell at these values. A combination is itself a
+    `Cell`, without a method; it is empty in a study without `best_of`.
+    """
+    groups: dict[Cell, dict[Cell, list[RunResult]]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        # The run's values are divided: keys of `best_of` name the combination, others the cell.
+        cell = Cell.from_values(run.method, run.values)
+        best_of_values = [pair for pair in cell.values if pair[0] in best_of]
+        combination = Cell("", tuple(best_of_values))
+        combinations = groups.setdefault(cell.without(*best_of), {})
+        combinations.setdefault(combination, []).append(run)
+    return groups
+
+
 def best_combination(combinations: Mapping[Cell, Sequence[RunResult]], best_in: str) -> Cell:
     """Return the values of the keys of `best_of` whose runs are best in a measure.
 
