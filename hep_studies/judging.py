@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from hep_studies.comparisons import Comparison, comparisons_of
 from hep_studies.measures import measure_of
+from hep_studies.needed_data import data_that_decide
 from hep_studies.study import Claim, StudySettings
 from hep_studies.study_result import StudyResult
-from hep_studies.verdicts import Verdict, combine_verdicts, holm_levels, num_required
+from hep_studies.verdicts import OPEN, Verdict, combine_verdicts, holm_levels, num_required
 
 
 class JudgedClaim(NamedTuple):
@@ -29,6 +30,8 @@ class JudgedClaim(NamedTuple):
     """Why the claim is not decidable here, or withdrawn; else empty."""
     is_second: bool = False
     """Whether it is a further row of a claim, at another protocol or in another measure."""
+    would_decide: str = ""
+    """What would decide an open claim, or take a verdict away from the edge of its sweep."""
 
     @property
     def is_at_edge(self) -> bool:
@@ -95,7 +98,8 @@ def _judge_rows(result: StudyResult, rows: Sequence[Claim]) -> list[JudgedClaim]
     judged = []
     for row in rows:
         belonging = [comparison for comparison in corrected if comparison.claim is row]
-        judged.append(_judge_claim(result.study, row, belonging))
+        judged_row = _judge_claim(result.study, row, belonging)
+        judged.append(judged_row._replace(would_decide=_what_would_decide(result, judged_row)))
     return judged
 
 
@@ -157,3 +161,34 @@ def _reason_against_verdict(claim: Claim, tested: Sequence[Comparison]) -> str:
     if refusals:
         return f"times not checked: {refusals[0]}"
     return "times not checked well enough"
+
+
+def _what_would_decide(result: StudyResult, judged: JudgedClaim) -> str:
+    """Return what would decide an open claim; for a decided one at an edge, what would confirm it.
+
+    Empty for a verdict that needs nothing more.
+    """
+    wider_sweep = "a sweep beyond its edge" if judged.is_at_edge else ""
+    if judged.verdict not in OPEN:
+        return wider_sweep
+    other_runs = _other_runs_that_decide(result, judged)
+    if other_runs:
+        return other_runs
+    tested = [comparison for comparison in judged.comparisons if not comparison.obstacle]
+    needed = data_that_decide(result, tested, judged.claim.share_of_cells)
+    return "; ".join(text for text in (needed, wider_sweep) if text)
+
+
+def _other_runs_that_decide(result: StudyResult, judged: JudgedClaim) -> str:
+    """Return which other runs would decide a claim that no more of these can decide; else empty."""
+    claim = judged.claim
+    if claim.withdrawn:
+        return "its runs made again"
+    if claim.not_decidable:
+        return f"other runs than these: {claim.not_decidable}"
+    if result.study.demonstration and measure_of(claim.measure).depends_on_learning:
+        is_small = result.form == "small"
+        return "the full form of the study" if is_small else "data that are no demonstration"
+    if all(comparison.obstacle for comparison in judged.comparisons):
+        return f"runs that can be compared: {judged.reason}"
+    return ""

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -103,6 +104,7 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     """
     if run.cluster is None:
         raise AssertionError(f"{run.folder} is a run of MPI ranks")
+    begin = time.perf_counter()
     workload = run.subject.settings.open()
     if run.times_only is not None:
         # One row group for each worker, with exactly the rows of its steps.
@@ -110,19 +112,22 @@ def run_simulated(run: PlannedRun, code: str) -> None:
         simulated = simulate_times(
             group_rows, run.train, run.cluster, num_parameters=num_parameters(workload)
         )
-        write_result(run.folder, simulated.records, None, code=code)
+        seconds = time.perf_counter() - begin
+        write_result(run.folder, simulated.records, None, code=code, wall_seconds=seconds)
         return
     try:
         simulated = simulate_workload(workload, run.train, run.cluster)
     except DivergedError:
-        write_diverged(run.folder, code=code)
+        seconds = time.perf_counter() - begin
+        write_diverged(run.folder, code=code, wall_seconds=seconds)
         return
     if simulated.best is None:
         raise AssertionError("the simulated run kept no model")
     model = initial_model(workload, run.train)
     model.load(simulated.best)
     scores = evaluate_on_test(workload, model.module, run.train)
-    write_result(run.folder, simulated.records, scores, code=code)
+    seconds = time.perf_counter() - begin
+    write_result(run.folder, simulated.records, scores, code=code, wall_seconds=seconds)
 
 
 def simulate_workload(

@@ -114,6 +114,8 @@ class StoredResult:
     """Quantities by epoch, see `hep_studies.measures.CURVES`."""
     numbers: dict[str, float]
     """Numbers of the whole run by name, see `numbers_of`."""
+    wall_seconds: float | None = None
+    """Time that the simulation of the run took on this machine; None for MPI and older runs."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class RunResult:
     counts: Counts | None
     curves: dict[str, list[float]]
     numbers: dict[str, float]
+    wall_seconds: float | None = None
 
     @property
     def has_diverged(self) -> bool:
@@ -145,23 +148,25 @@ def write_result(
     scores: tuple[Counts, float] | None,
     *,
     code: str,
+    wall_seconds: float | None = None,
 ) -> None:
     """Write the result of a run into its folder.
 
     The result has the curves by epoch and the numbers of the whole run, both from the records.
     `ranks`: the records of each worker, one per epoch. `scores`: from `evaluate_on_test`; None if
-    nothing is learnt. `code`: version of the code.
+    nothing is learnt. `code`: version of the code. `wall_seconds`: time that its simulation took.
     """
     counts = None
     numbers = numbers_of(ranks)
     if scores is not None:
         counts, numbers["guess_loss"] = scores
-    _write(folder, StoredResult(code, counts, curves_of(ranks), numbers))
+    _write(folder, StoredResult(code, counts, curves_of(ranks), numbers, wall_seconds))
 
 
-def write_diverged(folder: Path, *, code: str) -> None:
+def write_diverged(folder: Path, *, code: str, wall_seconds: float | None = None) -> None:
     """Write the result of a run that diverged: no predictions, no curves, and a mark."""
-    _write(folder, StoredResult(code, counts=None, curves={}, numbers={"diverged": 1.0}))
+    mark = {"diverged": 1.0}
+    _write(folder, StoredResult(code, None, curves={}, numbers=mark, wall_seconds=wall_seconds))
 
 
 def _write(folder: Path, stored: StoredResult) -> None:
@@ -181,7 +186,14 @@ def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) ->
     except (FileNotFoundError, ValueError, TypeError, RecursionError):
         return None
     return RunResult(
-        method, values, seed, stored.made_with, stored.counts, stored.curves, stored.numbers
+        method,
+        values,
+        seed,
+        stored.made_with,
+        stored.counts,
+        stored.curves,
+        stored.numbers,
+        stored.wall_seconds,
     )
 
 
