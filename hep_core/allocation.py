@@ -1,9 +1,7 @@
 """The share of its host that a process may use: cores and memory, and processes killed for memory.
 
-Containers, batch systems and systemd limit a group of processes by cgroups. A controller limits one
-resource, such as `cpu` or `memory`. Version 1 of cgroups has a hierarchy of groups for each
-controller, version 2 one for all; a host may have both. A group is a folder of the kernel, with
-limits in files. The limits of all groups above that of a process hold too.
+The lowest limit counts: that of the host, of the kernel (affinity, cgroups, `ulimit`), or of the
+batch system that runs the job.
 """
 
 from __future__ import annotations
@@ -13,12 +11,16 @@ import math
 import os
 import re
 import resource
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from hep_core.batch_systems import granted_cores, granted_memory
+from hep_core.cgroups import cgroups, read_system_file
+
 MIB: Final = 2**20
+#: The folder in which the kernel describes this process.
+_PROC: Final = Path("/proc/self")
 _ADDRESS_SPACE: Final = "`ulimit -v`"
 #: Messages of libraries to which the system gave no memory or threads, and of batch systems about a
 #: process killed for its memory.
@@ -33,6 +35,18 @@ _LACK_OF_GPU: Final = re.compile(
     r"\b(CUDA|HIP|MPS|XPU)( error:| backend)? out of memory"
     r"|(cuda|hip)Error(MemoryAllocation|OutOfMemory)"
 )
+
+
+class CoreLimit(NamedTuple):
+    """A limit of the cores that a process may use, and what sets it."""
+
+    cores: float
+    """A quota of CPU time may be a part of a core."""
+    source: str
+    """Such as "the CPU affinity of this process"."""
+
+    def __str__(self) -> str:
+        return f"{self.source} allows {self.cores:g} core(s)"
 
 
 class MemoryLimit(NamedTuple):
@@ -59,72 +73,85 @@ class MemoryLimit(NamedTuple):
         )
 
 
-class Cgroup(NamedTuple):
-    """A group of processes in one hierarchy of cgroups."""
-
-    folder: Path
-    """Folder of the group, which holds the files of its limits."""
-    mount: Path
-    """Folder of the highest group that this process sees."""
-
-    def with_parents(self) -> Iterator[Path]:
-        """Its folder and those of the groups above it."""
-        folder = self.folder
-        yield folder
-        while folder != self.mount:
-            folder = folder.parent
-            yield folder
+def usable_cores() -> int:
+    """Return the number of cores that this process may use; like Java, a part of a core is one."""
+    return max(1, math.ceil(core_limit().cores))
 
 
-def usable_cores(proc: Path = Path("/proc/self")) -> int:
-    """Number of cores that this process may use, by its affinity and the quotas of its cgroups.
+def core_limit(*, proc: Path = _PROC, environment: Mapping[str, str] = os.environ) -> CoreLimit:
+    """Return the lowest limit of the cores of this process, and what sets it.
 
-    Like Java, it counts a part of a core as one. `proc` is the folder in which the kernel describes
-    the process.
+    Limits are its affinity, the quotas of its cgroups, and what a batch system grants.
+
+    Args:
+        proc: The folder in which the kernel describes the process.
+        environment: The variables of its environment.
     """
-    cores: float = os.cpu_count() or 1
+    limits = [_affinity(), *_cpu_quotas(proc)]
+    limits += [CoreLimit(grant.amount, grant.source) for grant in granted_cores(environment)]
+    return min(limits, key=lambda limit: limit.cores)
+
+
+def _affinity() -> CoreLimit:
+    """Return the cores on which the kernel may run this process; by default those of the host."""
+    num_cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
+        num_allowed = len(os.sched_getaffinity(0))
+        if num_allowed != num_cores:
+            return CoreLimit(num_allowed, "the CPU affinity of this process")
+    return CoreLimit(num_cores, "the host")
+
+
+def _cpu_quotas(proc: Path) -> Iterator[CoreLimit]:
+    """Yield the CPU quotas of the cgroups of a process and of all groups above them."""
     for group in cgroups("cpu", proc):
         for folder in group.with_parents():
-            cores = min(cores, _cpu_quota(folder))
-    return max(1, math.ceil(cores))
+            yield CoreLimit(_cpu_quota(folder), f"the cgroup {folder}")
 
 
 def _cpu_quota(folder: Path) -> float:
-    """Number of cores that the CPU quota of a cgroup allows; infinite without a quota.
+    """Return the number of cores that the CPU quota of a cgroup allows; infinite without a quota.
 
     A quota is CPU time per period, both in microseconds.
     """
-    quota, _, period = _read(folder / "cpu.max").partition(" ")
+    quota, _, period = read_system_file(folder / "cpu.max").partition(" ")
     if not quota:
-        quota = _read(folder / "cpu.cfs_quota_us")
-        period = _read(folder / "cpu.cfs_period_us")
+        quota = read_system_file(folder / "cpu.cfs_quota_us")
+        period = read_system_file(folder / "cpu.cfs_period_us")
     if not (quota.isdigit() and period.isdigit() and int(period)):
         # No quota is "max" in version 2, and -1 in version 1.
         return math.inf
     return int(quota) / int(period)
 
 
-def memory_limit(proc: Path = Path("/proc/self")) -> MemoryLimit:
-    """The lowest limit of the memory of this process: of the host, its cgroups or its addresses."""
+def memory_limit(*, proc: Path = _PROC, environment: Mapping[str, str] = os.environ) -> MemoryLimit:
+    """Return the lowest limit of the memory of this process, and what sets it.
+
+    Limits are the host's memory, its cgroups, its addresses, and what a batch system grants.
+
+    Args:
+        proc: The folder in which the kernel describes the process.
+        environment: The variables of its environment.
+    """
     limits = [_memory_of_host(proc.parent), *_cgroup_limits(proc)]
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         limits.append(MemoryLimit(address_space, _ADDRESS_SPACE))
-    return min(limits)
+    limits += [MemoryLimit(grant.amount, grant.source) for grant in granted_memory(environment)]
+    return min(limits, key=lambda limit: limit.num_bytes)
 
 
 def _memory_of_host(proc: Path) -> MemoryLimit:
-    """The memory of the host, by the kernel's `meminfo`, else by the system's number of pages."""
-    total = re.search(r"^MemTotal:\s+(\d+) kB", _read(proc / "meminfo"), re.MULTILINE)
+    """Return the memory of the host, by the kernel's `meminfo`, else by the number of pages."""
+    meminfo = read_system_file(proc / "meminfo")
+    total = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
     if total is None:
         return MemoryLimit(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the host")
     return MemoryLimit(int(total[1]) * 1024, "the host")
 
 
 def _cgroup_limits(proc: Path) -> Iterator[MemoryLimit]:
-    """The memory limits of the cgroups of a process and of all groups above them.
+    """Yield the memory limits of the cgroups of a process and of all groups above them.
 
     The file is `memory.max` in version 2, where "max" means no limit, and `memory.limit_in_bytes`
     in version 1.
@@ -132,12 +159,12 @@ def _cgroup_limits(proc: Path) -> Iterator[MemoryLimit]:
     for group in cgroups("memory", proc):
         for folder in group.with_parents():
             for file in ("memory.max", "memory.limit_in_bytes"):
-                limit = _read(folder / file)
+                limit = read_system_file(folder / file)
                 if limit.isdigit():
                     yield MemoryLimit(int(limit), f"the cgroup {folder}")
 
 
-def killed_for_memory(proc: Path = Path("/proc/self")) -> int:
+def killed_for_memory(*, proc: Path = _PROC) -> int:
     """Number of processes in the cgroup of this process that the kernel has killed for memory.
 
     The kernel counts them as `oom_kill` in a file whose name depends on the version of cgroups. The
@@ -146,7 +173,9 @@ def killed_for_memory(proc: Path = Path("/proc/self")) -> int:
     killed = 0
     for group in cgroups("memory", proc):
         for file in ("memory.events", "memory.oom_control"):
-            count = re.search(r"^oom_kill (\d+)$", _read(group.folder / file), re.MULTILINE)
+            count = re.search(
+                r"^oom_kill (\d+)$", read_system_file(group.folder / file), re.MULTILINE
+            )
             if count:
                 killed += int(count[1])
     return killed
@@ -198,74 +227,4 @@ def lack_of_memory(error: BaseException | None) -> str:
         if line:
             return f"{type(error).__name__}: {line}"
         error = error.__cause__ or error.__context__
-    return ""
-
-
-def cgroups(controller: str, proc: Path = Path("/proc/self")) -> list[Cgroup]:
-    """The cgroups of this process that may limit the resource of a controller (`cpu`, `memory`).
-
-    For each mounted hierarchy of the controller, the path of the group below the mount is the
-    folder of its limits.
-    """
-    groups = []
-    for mount in _mounts(controller, proc):
-        name = _group_name(mount.controller, proc)
-        if name is None:
-            continue
-        folder = mount.folder
-        # In a container, the highest group that is seen may be that of the container itself.
-        if Path(name).is_relative_to(mount.root):
-            folder /= Path(name).relative_to(mount.root)
-        if folder.is_dir():
-            groups.append(Cgroup(folder, mount.folder))
-    return groups
-
-
-class _Mount(NamedTuple):
-    """A folder at which a hierarchy of cgroups is mounted."""
-
-    controller: str
-    """Name of the controller; empty for version 2, which has one hierarchy for all."""
-    root: str
-    """Path of the group, within the hierarchy, that the folder shows."""
-    folder: Path
-
-
-def _mounts(controller: str, proc: Path) -> Iterator[_Mount]:
-    """The mounted hierarchies with a controller, of both versions.
-
-    A line of `mountinfo` is: id, parent, device, root, folder, options, `-`, type of file system,
-    device, options of the file system.
-    """
-    for line in _read(proc / "mountinfo").splitlines():
-        mounted, _, source = line.partition(" - ")
-        _, _, _, root, folder, *_ = mounted.split(" ")
-        file_system, _, options = source.split(" ", 2)
-        if file_system == "cgroup2":
-            yield _Mount("", root, _unescaped(folder))
-        elif file_system == "cgroup" and controller in options.split(","):
-            yield _Mount(controller, root, _unescaped(folder))
-
-
-def _group_name(controller: str, proc: Path) -> str | None:
-    """Path of the group of this process in the hierarchy of a controller; None if it has none.
-
-    A line of the file `cgroup` is `id:controllers:path`; the controllers are empty for version 2.
-    """
-    for line in _read(proc / "cgroup").splitlines():
-        _, controllers, name = line.split(":", 2)
-        if controller in controllers.split(","):
-            return name
-    return None
-
-
-def _unescaped(path: str) -> Path:
-    r"""A path of mountinfo, which writes spaces as octal numbers (`\040`)."""
-    return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path))
-
-
-def _read(path: Path) -> str:
-    """Text of a file of the kernel; empty if this host has no such file or shows it to nobody."""
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()
     return ""

@@ -1,0 +1,102 @@
+"""Cores and memory that a batch system grants to this job, by the environment that it sets.
+
+Not every site enforces its grants by cgroups: a process that takes more may be slowed down, killed
+or put on hold. The grant counts whether it is enforced or not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from hep_core.cgroups import read_system_file
+
+#: Variable of HTCondor with the path of a file that describes the slot of the job.
+_SLOT_FILE: Final = "_CONDOR_MACHINE_AD"
+#: Variables by which a job knows that it runs under a batch system that sets OMP_NUM_THREADS to
+#: the cores of the job. SLURM does not set it: there it is the user's.
+_SETTERS_OF_THREADS: Final = {_SLOT_FILE: "HTCondor", "PBS_JOBID": "PBS"}
+_MIB: Final = 2**20
+
+
+class Grant(NamedTuple):
+    """An amount that a batch system grants."""
+
+    amount: int
+    """Cores, or bytes of memory."""
+    source: str
+    """Such as "SLURM (SLURM_CPUS_PER_TASK)"."""
+
+
+def granted_cores(environment: Mapping[str, str]) -> Iterator[Grant]:
+    """Yield the numbers of cores on this host that batch systems grant to the process."""
+    yield from _cores_of_slurm(environment)
+    slot_cores = _slot_attribute("Cpus", environment)
+    if slot_cores:
+        yield Grant(slot_cores, f"HTCondor (Cpus in {_SLOT_FILE})")
+    num_threads = _number("OMP_NUM_THREADS", environment)
+    for variable, batch_system in _SETTERS_OF_THREADS.items():
+        if variable in environment and num_threads:
+            yield Grant(num_threads, f"{batch_system} (OMP_NUM_THREADS)")
+
+
+def granted_memory(environment: Mapping[str, str]) -> Iterator[Grant]:
+    """Yield the amounts of memory on this host that batch systems grant to the job [bytes].
+
+    SLURM and HTCondor state mebibytes. A job of SLURM has its memory for each node or for each
+    core; 0 for a node is all of its memory.
+    """
+    if "SLURM_JOB_ID" in environment:
+        node_memory = _number("SLURM_MEM_PER_NODE", environment)
+        core_memory = _number("SLURM_MEM_PER_CPU", environment)
+        node_cores = _number("SLURM_CPUS_ON_NODE", environment)
+        if node_memory:
+            yield Grant(node_memory * _MIB, "SLURM (SLURM_MEM_PER_NODE)")
+        if core_memory and node_cores:
+            source = "SLURM (SLURM_MEM_PER_CPU x SLURM_CPUS_ON_NODE)"
+            yield Grant(core_memory * node_cores * _MIB, source)
+    slot_memory = _slot_attribute("Memory", environment)
+    if slot_memory:
+        yield Grant(slot_memory * _MIB, f"HTCondor (Memory in {_SLOT_FILE})")
+
+
+def _cores_of_slurm(environment: Mapping[str, str]) -> Iterator[Grant]:
+    """Yield the cores of a job of SLURM on this node, and those that its tasks have.
+
+    A process that `srun` started is one task. The batch script may use the cores of all tasks on
+    its node; SLURM_TASKS_PER_NODE begins with their number, as in `4(x2),1`.
+    """
+    if "SLURM_JOB_ID" not in environment:
+        return
+    node_cores = _number("SLURM_CPUS_ON_NODE", environment)
+    if node_cores:
+        yield Grant(node_cores, "SLURM (SLURM_CPUS_ON_NODE)")
+    task_cores = _number("SLURM_CPUS_PER_TASK", environment)
+    if not task_cores:
+        return
+    num_tasks = _number("SLURM_TASKS_PER_NODE", environment)
+    if "SLURM_STEP_ID" in environment or num_tasks <= 1:
+        yield Grant(task_cores, "SLURM (SLURM_CPUS_PER_TASK)")
+    else:
+        source = "SLURM (SLURM_CPUS_PER_TASK x SLURM_TASKS_PER_NODE)"
+        yield Grant(task_cores * num_tasks, source)
+
+
+def _slot_attribute(name: str, environment: Mapping[str, str]) -> int:
+    """Return a number from HTCondor's description of the slot; 0 without it.
+
+    A line of the file is `Name = value`.
+    """
+    path = environment.get(_SLOT_FILE)
+    if not path:
+        return 0
+    line = re.search(rf"^{name}\s*=\s*(\d+)", read_system_file(Path(path)), re.MULTILINE)
+    return int(line[1]) if line else 0
+
+
+def _number(name: str, environment: Mapping[str, str]) -> int:
+    """Return the number at the begin of a variable; 0 if there is none."""
+    digits = re.match(r"\d+", environment.get(name, ""))
+    return int(digits[0]) if digits else 0
