@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hep_core.allocation import cgroups
+from hep_core.cgroups import cgroups
 
 #: Enters the cgroups whose folders come before `--`, then becomes the program behind it.
 _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
@@ -19,7 +19,7 @@ _PERIOD_US = 100_000
 
 @contextmanager
 def cgroup_with(
-    *, cores: int | None = None, memory_bytes: int | None = None
+    *, cores: float | None = None, memory_bytes: int | None = None
 ) -> Iterator[list[str]]:
     """A cgroup below that of this process.
 
@@ -30,7 +30,7 @@ def cgroup_with(
         folders = []
         if cores is not None:
             folder = stack.enter_context(_group("cpu"))
-            quota = str(cores * _PERIOD_US)
+            quota = str(int(cores * _PERIOD_US))
             _write_limit(folder, {"cpu.cfs_quota_us": quota, "cpu.max": f"{quota} {_PERIOD_US}"})
             folders.append(str(folder))
         if memory_bytes is not None:
