@@ -274,6 +274,7 @@ class RunFolder:
         return examine(
             needs,
             run_dir=self.config.run_dir,
+            spark=self.config.spark,
             workers=num_workers if ranks_run_here else 1,
             threads=train.threads,
         )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hep_core.settings_section import Needs, SettingsSection
 from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
+from training.allocation import number_of_workers
 from training.errors import IdleSettingError
 
 #: Seeds are below this number.
@@ -130,8 +131,9 @@ class TrainSettings(SettingsSection):
     algorithm: AnyMethod = Field(default=_DEFAULT, validate_default=True)
     """Algorithm: a name, or its `name` with keys of its own, such as `{name: local-sgd,
     local_steps: 4}`."""
-    workers: int = Field(default=1, ge=1)
-    """Number of workers (MPI ranks), at least 1; each reads its own row groups."""
+    workers: Annotated[int, BeforeValidator(number_of_workers)] = Field(default=1, ge=1)
+    """Number of workers (MPI ranks), at least 1; each reads its own row groups. `auto`: one for
+    each core that the command may use, as far as its memory holds them."""
     threads: int = Field(default=1, ge=1)
     """Number of threads of torch, OpenMP and BLAS in each worker, each task of the grid search, and
     the evaluation, at least 1. More slow a busy machine down."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from hep_core.allocation import core_limit, memory_limit
 from hep_core.secrets import redact_all
 from pipeline.errors import MachineError
 from pipeline.machine.doctor import Finding, Need, check_names, render
@@ -40,9 +41,11 @@ def doctor(run_folder: RunFolder, on_line: Callable[[str], None]) -> Diagnosis:
     # A module of the user may have the name of one of our packages.
     if clash_of_names := check_names():
         findings.append(clash_of_names)
+    allocation = f"this command may use: {core_limit()}; {memory_limit()}"
+    on_line(allocation)
     on_line(render(findings))
     # The diagnosis shares the list of findings, so a failed start below enters it too.
-    diagnosis = Diagnosis(findings, [])
+    diagnosis = Diagnosis(findings, [allocation])
     try:
         if diagnosis.is_well:
             for note in _try_equipment(run_folder):

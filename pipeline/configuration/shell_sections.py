@@ -10,6 +10,8 @@ from hep_core.settings_section import SettingsSection
 from pipeline.configuration.credentials import holds_credential
 from pipeline.configuration.spark_masters import is_master
 
+#: Stands for as much as the allocation of the command holds.
+AUTO: Final = "auto"
 #: Instantaneous luminosity of trigger rates where none is set [1/(cm2 s)].
 USUAL_LUMINOSITY: Final = 2e34
 
@@ -17,12 +19,13 @@ USUAL_LUMINOSITY: Final = 2e34
 class SparkSettings(SettingsSection):
     """Spark: where it runs, its memory and its properties."""
 
-    master: str = "local[*]"
-    """Spark master: `local[*]` for all cores of this machine, or a cluster such as
-    `spark://host:7077`."""
-    driver_memory: str = Field(default="1g", pattern=r"^[0-9]+[kmgt]$")
-    """Memory of the driver's JVM, for example `512m` or `4g`. The driver needs 26 bytes for each
-    selected event; the event data stay on the executors."""
+    master: str = "local[auto]"
+    """Spark master: `local[auto]` for the cores of this machine that the command may use,
+    `local[4]` for 4, or a cluster such as `spark://host:7077`."""
+    driver_memory: str = Field(default=AUTO, pattern=rf"^([0-9]+[kmgt]|{AUTO})$")
+    """Memory of the driver's JVM, for example `512m` or `4g`; `auto`: a quarter of the memory that
+    the command may use, at most `2g`. The driver needs 26 bytes for each selected event; the event
+    data stay on the executors."""
     executor_python: str | None = None
     """Path of Python on the executors of a cluster; null for the path of the driver's Python."""
     conf: dict[str, str | SecretStr] = Field(default={})
@@ -35,7 +38,7 @@ class SparkSettings(SettingsSection):
         """Refuse a `master` that is no address of Spark."""
         if not is_master(value):
             raise ValueError(
-                f"{value!r} is no Spark; write local[*], local[4], spark://host1:7077, yarn or "
+                f"{value!r} is no Spark; write local[auto], local[4], spark://host1:7077, yarn or "
                 "k8s://..."
             )
         return value

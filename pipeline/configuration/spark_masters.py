@@ -10,7 +10,7 @@ _HOST_AND_PORT: Final = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
 #: Patterns of all addresses that Spark takes: local threads, clusters, standalone masters.
 _FORMS: Final = (
     r"local",
-    r"local\[(\*|[1-9]\d*)(,[1-9]\d*)?\]",
+    r"local\[(\*|auto|[1-9]\d*)(,[1-9]\d*)?\]",
     r"local-cluster\[\d+,\d+,\d+\]",
     r"yarn",
     r"k8s://\S+",

@@ -6,17 +6,20 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from hep_core.allocation import MemoryLimit, memory_limit, usable_cores
+from hep_core.allocation import CoreLimit, MemoryLimit, core_limit, memory_limit
 from hep_core.environment import IGNORED_BY_LOCAL_SPARK, ignored_names
+from pipeline.configuration.shell_sections import SparkSettings
+from pipeline.machine.spark_allocation import heap_bytes, slots_of
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
+from training.allocation import memory_of_workers
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
@@ -32,10 +35,6 @@ _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - nothing is written here
 #: Shared memory for MPI itself and for each worker of a training.
 _SHM_BASE: Final = 64 * _MIB
 _SHM_PER_WORKER: Final = 16 * _MIB
-#: Memory of this process and of each rank before they hold events; two ranks and their launcher had
-#: 730 MiB together.
-_MEMORY_BASE: Final = 256 * _MIB
-_MEMORY_PER_WORKER: Final = 256 * _MIB
 
 
 class Need(StrEnum):
@@ -63,13 +62,19 @@ class Finding(NamedTuple):
 
 
 def examine(
-    needs: Collection[Need], *, run_dir: Path, workers: int = 1, threads: int = 1
+    needs: Collection[Need],
+    *,
+    run_dir: Path,
+    spark: SparkSettings,
+    workers: int = 1,
+    threads: int = 1,
 ) -> list[Finding]:
     """Check the packages and the disk of this machine, and what the needs ask for.
 
     Args:
         needs: What the stages of the run need, such as Spark.
         run_dir: The run folder, which need not exist yet.
+        spark: The section `spark` of the config.
         workers: Number of training processes on this machine.
         threads: Threads of each.
 
@@ -78,7 +83,7 @@ def examine(
     """
     findings = [check_packages(needs), check_disk(run_dir)]
     if Need.SPARK in needs:
-        findings.append(check_java(os.environ))
+        findings += [check_java(os.environ), *check_spark(spark, core_limit(), memory_limit())]
     if Need.MPI in needs:
         free_bytes = None
         if _SHARED_MEMORY.is_dir():
@@ -86,7 +91,7 @@ def examine(
         findings += [
             check_shared_memory(free_bytes, workers),
             check_memory(memory_limit(), workers),
-            check_cores(usable_cores(), workers, threads),
+            check_cores(core_limit(), workers, threads),
         ]
     problems = [finding for finding in findings if finding is not None]
     # "error" comes before "warning" in the alphabet.
@@ -245,7 +250,7 @@ def check_memory(limit: MemoryLimit, workers: int) -> Finding | None:
         limit: The memory that this process may use.
         workers: Number of training processes.
     """
-    needed_bytes = _MEMORY_BASE + _MEMORY_PER_WORKER * workers
+    needed_bytes = memory_of_workers(workers)
     if limit.num_bytes >= needed_bytes:
         return None
     problem = (
@@ -255,21 +260,47 @@ def check_memory(limit: MemoryLimit, workers: int) -> Finding | None:
     return Finding("memory", "warning", problem, limit.advice)
 
 
-def check_cores(cores: int, workers: int, threads: int) -> Finding | None:
-    """Return a warning if all threads of all workers are more than the cores of this machine.
+def check_cores(limit: CoreLimit, workers: int, threads: int) -> Finding | None:
+    """Return a warning if all threads of all workers are more than the cores that they may use.
 
     They would wait for each other. The fix is fewer threads, or fewer workers if each has one.
     """
+    cores = max(1, int(limit.cores))
     if workers * threads <= cores:
         return None
-    problem = (
-        f"{workers} worker(s) of {threads} thread(s) share {cores} core(s), so that they wait for "
-        f"cores."
-    )
+    problem = f"{workers} worker(s) of {threads} thread(s) wait for each other, since {limit}."
     fix = f"Train with `--workers {cores}`."
     if threads > 1:
         fix = f"Set `train.threads` to {max(1, cores // workers)}."
     return Finding("cores", "warning", problem, fix)
+
+
+def check_spark(
+    settings: SparkSettings, cores: CoreLimit, memory: MemoryLimit
+) -> Iterator[Finding]:
+    """Yield a warning for each share of this machine that a local Spark asks for and does not get.
+
+    Args:
+        settings: The section `spark` of the config.
+        cores: The cores that this process may use.
+        memory: The memory that this process may use.
+    """
+    num_slots = slots_of(settings.master)
+    if num_slots is not None and num_slots > max(1, cores.cores):
+        yield Finding(
+            "spark-cores",
+            "warning",
+            f"spark.master is {settings.master}, which runs {num_slots} tasks at once, but {cores}.",
+            "Set `spark.master` to local[auto].",
+        )
+    heap = heap_bytes(settings.driver_memory)
+    if heap > memory.num_bytes:
+        yield Finding(
+            "spark-memory",
+            "warning",
+            f"spark.driver_memory is {settings.driver_memory}, but {memory}.",
+            "Set `spark.driver_memory` to auto.",
+        )
 
 
 @cache  # A process that runs several commands, as tests do, would start a JVM for each.

@@ -34,7 +34,7 @@ def check_reachable(master: str) -> None:
     """Refuse a standalone cluster none of whose masters answers; Spark would wait for minutes.
 
     It opens a TCP connection to each master in turn, and returns after the first that answers.
-    Other kinds of masters, such as `local[*]`, have no address and pass.
+    Other kinds of masters, such as `local[auto]`, have no address and pass.
 
     Raises:
         ConfigError: No host has such a name.
@@ -66,7 +66,7 @@ def check_reachable(master: str) -> None:
     if problems:
         raise UnreachableSparkError(
             f"no Spark master answers at {master} ({'; '.join(problems)}). Start it, or correct "
-            f"spark.master; `spark.master: local[*]` uses this machine alone."
+            f"spark.master; `spark.master: local[auto]` uses this machine alone."
         )
 
 

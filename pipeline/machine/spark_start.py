@@ -18,6 +18,7 @@ from hep_core.environment import IGNORED_BY_LOCAL_SPARK, ignored_names
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError
 from pipeline.machine.jvm_messages import stderr_for_jvm
+from pipeline.machine.spark_allocation import with_allocation
 from pipeline.machine.spark_cluster import cluster_error
 from pipeline.machine.spark_jobs import MAX_CAUSE_LETTERS
 from pipeline.runs.code_meaning import ROOT
@@ -52,6 +53,7 @@ def start_spark(
 
     # PySpark prints this at every start with pandas 3; our jobs use no pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    settings = with_allocation(settings)
     conf = SparkConf().setMaster(settings.master).setAppName("hep-pipeline")
     conf.setAll(list(_properties(settings, folder).items()))
     secrets = [

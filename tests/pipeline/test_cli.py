@@ -200,8 +200,15 @@ def test_a_dry_run_says_what_plan_says_up_to_a_stage(tmp_path: Path) -> None:
     assert until_train.splitlines()[-1].split() == ["train", "not", "there", "yet", "would", "run"]
     assert [stage["stage"] for stage in stages] == [line.split()[0] for line in plan.splitlines()]
     assert stages[0] == {
-        "stage": "ingest", "state": "not there yet", "would_run": True, "reasons": [], "notes": [], "version": None
-    }  # fmt: skip
+        "stage": "ingest",
+        "state": "not there yet",
+        "would_run": True,
+        "reasons": [],
+        "notes": [],
+        "version": None,
+        # The file that a workflow tool watches.
+        "target": str(tmp_path / "run" / "ingest" / "current.json"),
+    }
     assert not (tmp_path / "run").exists()
 
 

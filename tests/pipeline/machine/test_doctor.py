@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hep_core.allocation import MemoryLimit, memory_limit
+from hep_core.allocation import CoreLimit, MemoryLimit, memory_limit
+from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.doctor import (
     Need,
     check_cores,
     check_java,
     check_memory,
     check_shared_memory,
+    check_spark,
     examine,
 )
 
@@ -134,14 +136,47 @@ def test_enough_shared_memory_is_no_finding(free_bytes: int | None, workers: int
 def test_more_threads_than_cores_are_named_with_the_fix(
     num_cores: int, workers: int, threads: int, fix: str
 ) -> None:
-    finding = check_cores(num_cores, workers, threads)
+    limit = CoreLimit(num_cores, "the cgroup /job")
+
+    finding = check_cores(limit, workers, threads)
 
     assert finding is not None
+    assert f"the cgroup /job allows {num_cores} core(s)" in finding.problem
     assert finding.fix == fix
 
 
 def test_a_core_for_each_worker_is_no_finding() -> None:
-    assert check_cores(2, 2, 1) is None
+    assert check_cores(CoreLimit(2, "the cgroup /job"), 2, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("spark", "problem"),
+    [
+        (
+            {"master": "local[4]"},
+            "spark.master is local[4], which runs 4 tasks at once, but the job allows 2 core(s).",
+        ),
+        ({"driver_memory": "2g"}, "spark.driver_memory is 2g, but the job allows 2,000 MiB."),
+    ],
+)
+def test_spark_that_asks_for_more_than_the_allocation_is_named_with_both_numbers(
+    spark: dict[str, str], problem: str
+) -> None:
+    cores, memory = CoreLimit(2, "the job"), MemoryLimit(2000 * MIB, "the job")
+
+    (finding,) = check_spark(SparkSettings.model_validate(spark), cores, memory)
+
+    assert finding.problem == problem
+
+
+@pytest.mark.parametrize(
+    "spark",
+    [{}, {"master": "local[2]", "driver_memory": "2000m"}, {"master": "spark://host1:7077"}],
+)
+def test_spark_within_the_allocation_is_no_finding(spark: dict[str, str]) -> None:
+    cores, memory = CoreLimit(2, "the job"), MemoryLimit(2000 * MIB, "the job")
+
+    assert list(check_spark(SparkSettings.model_validate(spark), cores, memory)) == []
 
 
 def test_too_little_memory_for_the_workers_is_a_warning() -> None:
@@ -159,14 +194,21 @@ def test_enough_memory_is_no_finding(size_mib: int, workers: int) -> None:
 
 
 def test_this_machine_can_run_spark_locally(tmp_path: Path) -> None:
-    assert examine([Need.SPARK, Need.MPI], run_dir=tmp_path / "not" / "there" / "yet") == []
+    assert (
+        examine(
+            [Need.SPARK, Need.MPI],
+            run_dir=tmp_path / "not" / "there" / "yet",
+            spark=SparkSettings(),
+        )
+        == []
+    )
 
 
 def test_only_what_is_needed_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "JAVA_HOME", str(tmp_path / "gone"))
 
     def failed_checks(*needs: Need) -> list[str]:
-        findings = examine(needs, run_dir=tmp_path, workers=1000)
+        findings = examine(needs, run_dir=tmp_path, spark=SparkSettings(), workers=1000)
         return [finding.check for finding in findings]
 
     assert failed_checks() == []
@@ -185,7 +227,7 @@ def test_packages_that_are_missing_or_old_are_named(
     monkeypatch.setattr(metadata, "requires", lambda _: required)
     numpy_version = metadata.version("numpy")
 
-    (finding,) = examine([], run_dir=tmp_path)
+    (finding,) = examine([], run_dir=tmp_path, spark=SparkSettings())
 
     assert f": numpy<1 ({numpy_version}), no-such-package>=2 (missing)." in finding.problem
     assert "-m pip install 'numpy<1' 'no-such-package>=2'`" in finding.fix

@@ -46,7 +46,7 @@ def closed_port() -> int:
 )
 def test_a_wrong_address_is_refused_with_the_valid_forms(master: str) -> None:
     with pytest.raises(
-        ValidationError, match=r"is no Spark; write local\[\*\].* spark://host1:7077, yarn"
+        ValidationError, match=r"is no Spark; write local\[auto\].* spark://host1:7077, yarn"
     ):
         SparkSettings(master=master)
 

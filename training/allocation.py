@@ -1,0 +1,32 @@
+"""How many workers the cores and the memory of this process hold."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hep_core.allocation import MIB, CoreLimit, MemoryLimit, core_limit, memory_limit
+
+#: Stands for as many workers as the allocation holds.
+AUTO: Final = "auto"
+#: Memory of the launcher and of each rank before they hold events; two ranks and their launcher had
+#: 730 MiB together [bytes].
+_MEMORY_OF_LAUNCHER: Final = 256 * MIB
+_MEMORY_OF_RANK: Final = 256 * MIB
+
+
+def memory_of_workers(workers: int) -> int:
+    """Return the memory that workers and their launcher need before they hold events [bytes]."""
+    return _MEMORY_OF_LAUNCHER + _MEMORY_OF_RANK * workers
+
+
+def workers_in_allocation(cores: CoreLimit, memory: MemoryLimit) -> int:
+    """Return the number of workers of one thread that an allocation holds, at least one."""
+    workers_in_memory = (memory.num_bytes - _MEMORY_OF_LAUNCHER) // _MEMORY_OF_RANK
+    return max(1, min(int(cores.cores), workers_in_memory))
+
+
+def number_of_workers(workers: Any) -> Any:
+    """Return the number of workers that `auto` stands for; anything else as it is."""
+    if workers != AUTO:
+        return workers
+    return workers_in_allocation(core_limit(), memory_limit())
