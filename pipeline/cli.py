@@ -266,7 +266,7 @@ def plan(
     if accept:
         print_lines(accept_versions(run_folder))
     elif as_json:
-        print_json(plan_as_json(plan(run_folder)))
+        print_json(plan_as_json(run_folder, plan(run_folder)))
     else:
         print_lines(*lines(plan(run_folder)))
 

@@ -71,8 +71,12 @@ def lines(plans: Iterable[StagePlan]) -> Iterator[str]:
             yield f"            note: {note}"
 
 
-def plan_as_json(plans: Iterable[StagePlan]) -> list[dict[str, Any]]:
-    """Return the plan as JSON content, in the order of the stages."""
+def plan_as_json(run_folder: RunFolder, plans: Iterable[StagePlan]) -> list[dict[str, Any]]:
+    """Return the plan as JSON content, in the order of the stages.
+
+    `target` is the file that a stage replaces when it has made something new: workflow tools watch
+    it.
+    """
     return [
         {
             "stage": stage_plan.stage.name,
@@ -81,6 +85,7 @@ def plan_as_json(plans: Iterable[StagePlan]) -> list[dict[str, Any]]:
             "reasons": redact_all(stage_plan.reasons),
             "notes": redact_all(stage_plan.notes),
             "version": stage_plan.current.name if stage_plan.current else None,
+            "target": str(run_folder.store(stage_plan.stage.name).pointer),
         }
         for stage_plan in plans
     ]

@@ -1,0 +1,67 @@
+"""The stages of the pipeline as tasks of law 0.1.
+
+    law index --modules stages
+    law run stages.Report --night nightly.yaml
+    law run stages.Report --night nightly.yaml --settings train.epochs=5,train.workers=1
+    law run stages.Report --night nightly.yaml --print-status -1
+
+Whether a task is complete is decided by the pipeline, by the content of files, config and code: so
+new ROOT files are noticed although the targets of the last night exist.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+
+import law
+
+#: Python of the environment of the pipeline; law may live in another one.
+PYTHON = os.environ.get("HEP_PIPELINE_PYTHON", ".venv/bin/python")
+
+
+@cache
+def planned_stages(options: tuple[str, ...]) -> dict[str, dict]:
+    """Return the stages that a config asks for, in their order, as `plan` describes them."""
+    command = [PYTHON, "-m", "pipeline", "plan", "--json", *options]
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    return {stage["stage"]: stage for stage in json.loads(output)}
+
+
+class Stage(law.Task):
+    """A stage of the pipeline; its target is the file that it replaces when it publishes."""
+
+    task_namespace = "stages"
+    night = law.Parameter(description="config of the pipeline")
+    settings = law.CSVParameter(default=(), description="values for `--set`: key=value,key=value")
+    stage = "report"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of the command line that choose config and values."""
+        overrides = [word for setting in self.settings for word in ("--set", setting)]
+        return ("--config", self.night, *overrides)
+
+    def requires(self):
+        names = list(planned_stages(self.options))
+        before = names[: names.index(self.stage)]
+        return TASKS[before[-1]].req(self) if before else []
+
+    def output(self):
+        return law.LocalFileTarget(planned_stages(self.options)[self.stage]["target"])
+
+    def complete(self) -> bool:
+        return not planned_stages(self.options)[self.stage]["would_run"]
+
+    def run(self) -> None:
+        subprocess.run([PYTHON, "-m", "pipeline", self.stage, *self.options], check=True)
+        planned_stages.cache_clear()
+
+
+#: The task of each stage.
+TASKS: dict[str, type[Stage]] = {}
+for name in ("simulate", "ingest", "features", "gridsearch", "train", "evaluate", "export", "report"):
+    TASKS[name] = type(name.capitalize(), (Stage,), {"stage": name, "__module__": __name__})
+globals().update({task.__name__: task for task in TASKS.values()})
