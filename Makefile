@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 AIRFLOW := .venv-airflow
+WORKFLOWS := .venv-workflows
 CHECK_PYTHON = $(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); sys.exit(0 if ok else "Python 3.11 to 3.13 is needed, $(PYTHON) is " + sys.version.split()[0] + "; give another one: make setup PYTHON=python3.11")'
 PIP = -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 UV = $(BIN)/uv --quiet pip
@@ -31,7 +32,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses="$$HEP_PIPELINE_TEST_PROCESSES" 
 .DELETE_ON_ERROR:
 # Goals depend on each other: also with -j, make keeps the order of the command line.
 .NOTPARALLEL:
-.PHONY: help setup airflow-setup test-airflow test-cluster test-goals torture java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast test-slow bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference bench-stragglers browser lint format
+.PHONY: help setup airflow-setup workflows-setup test-airflow test-cluster test-goals torture java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast test-slow bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference bench-stragglers browser lint format
 
 help: ## List the goals
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -58,6 +59,7 @@ update: setup ## Lock the newest versions that pyproject.toml allows, install th
 	$(COMPILE) --no-emit-package torch --group dev $(EXTRAS:%=--extra %) pyproject.toml -o requirements.lock
 	sed -n 's/.*"\(torch==.*\)".*/\1/p' pyproject.toml | $(COMPILE) --no-config -c requirements.lock - -o requirements-cuda.lock
 	echo apache-airflow | $(COMPILE) --no-config - -o requirements-airflow.lock
+	printf '%s\n' snakemake law 'htcondor<25' | $(COMPILE) --no-config - -o requirements-workflows.lock
 	$(MAKE) update-docs test
 
 airflow-setup: $(AIRFLOW)/.installed ## Install Airflow into .venv-airflow, separate from the pipeline (see docs/operations.md)
@@ -67,6 +69,13 @@ $(AIRFLOW)/.installed: requirements-airflow.lock
 	test -x $(AIRFLOW)/bin/python || $(PYTHON) -m venv $(AIRFLOW)
 	$(AIRFLOW)/bin/python $(PIP) -r requirements-airflow.lock
 	$(AIRFLOW)/bin/python -m pip check
+	touch $@
+
+workflows-setup: $(WORKFLOWS)/.installed ## Install Snakemake, law and HTCondor's bindings into .venv-workflows, for the tests of their examples
+
+$(WORKFLOWS)/.installed: requirements-workflows.lock $(VENV)/.installed
+	test -x $(WORKFLOWS)/bin/python || $(PYTHON) -m venv $(WORKFLOWS)
+	$(UV) install --python $(WORKFLOWS)/bin/python --no-deps --require-hashes -r requirements-workflows.lock
 	touch $@
 
 java:
@@ -124,7 +133,7 @@ about-test:
 test: about-test setup $(VENV)/spark.jsa ## Run the tests, except those that the next goals run
 	$(PYTEST) -m "not minutes and not airflow and not cluster and not goals"
 
-test-slow: setup browser $(VENV)/spark.jsa ## Run the tests that need minutes of real processes: kills, full disks, clusters, a browser
+test-slow: setup browser workflows-setup $(VENV)/spark.jsa ## Run the tests that need minutes of real processes: kills, full disks, clusters, a browser
 	$(PYTEST) -m "minutes and not cluster"
 
 test-goals: setup $(VENV)/.docs-installed ## Run benchmarks and the site at their smallest size (five minutes)

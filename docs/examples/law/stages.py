@@ -44,24 +44,37 @@ class Stage(law.Task):
         overrides = [word for setting in self.settings for word in ("--set", setting)]
         return ("--config", self.night, *overrides)
 
-    def requires(self):
+    def requires(self) -> list[Stage]:
+        """Return the task of the stage before; none for the first one."""
         names = list(planned_stages(self.options))
         before = names[: names.index(self.stage)]
-        return TASKS[before[-1]].req(self) if before else []
+        return [TASKS[name].req(self) for name in before[-1:]]
 
-    def output(self):
+    def output(self) -> law.LocalFileTarget:
+        """Return the file that the stage replaces."""
         return law.LocalFileTarget(planned_stages(self.options)[self.stage]["target"])
 
     def complete(self) -> bool:
+        """Tell whether the stage has nothing to do, as the pipeline sees it."""
         return not planned_stages(self.options)[self.stage]["would_run"]
 
     def run(self) -> None:
+        """Run the stage; another exit code than 0 fails the task."""
         subprocess.run([PYTHON, "-m", "pipeline", self.stage, *self.options], check=True)
         planned_stages.cache_clear()
 
 
 #: The task of each stage.
 TASKS: dict[str, type[Stage]] = {}
-for name in ("simulate", "ingest", "features", "gridsearch", "train", "evaluate", "export", "report"):
+for name in (
+    "simulate",
+    "ingest",
+    "features",
+    "gridsearch",
+    "train",
+    "evaluate",
+    "export",
+    "report",
+):
     TASKS[name] = type(name.capitalize(), (Stage,), {"stage": name, "__module__": __name__})
 globals().update({task.__name__: task for task in TASKS.values()})
