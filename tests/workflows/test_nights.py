@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from command_line import BRIEF_JVM, SAMPLES, STAGES, small_config
-from workflow_tools import EXAMPLES, workflow_program
+from workflow_tools import EXAMPLES, ROOT, workflow_program
 
 pytestmark = [
     pytest.mark.minutes,
@@ -31,7 +31,7 @@ def run_tool(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[
         "HEP_PIPELINE_JVM_OPTIONS": BRIEF_JVM,
         "HEP_PIPELINE_PYTHON": sys.executable,
         "LAW_HOME": str(folder / "law"),
-        "PYTHONPATH": str(EXAMPLES / "law"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(EXAMPLES / "law")]),
     }
     return subprocess.run(
         command,

@@ -56,7 +56,7 @@ class Stage(law.Task):
 
     def complete(self) -> bool:
         """Tell whether the stage has nothing to do, as the pipeline sees it."""
-        return not planned_stages(self.options)[self.stage]["would_run"]
+        return planned_stages(self.options)[self.stage]["state"] == "up to date"
 
     def run(self) -> None:
         """Run the stage; another exit code than 0 fails the task."""
