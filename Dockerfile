@@ -1,4 +1,4 @@
-# The pipeline with everything that `make setup` installs; see docs/operations.md, "In a container".
+# The pipeline with everything that `make setup` installs; see docs/site.md, "In a container".
 FROM python:3.11-slim-bookworm
 
 RUN apt-get update \

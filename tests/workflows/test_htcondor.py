@@ -89,7 +89,7 @@ def test_eviction_reaches_the_command_and_its_exit_code_comes_back(tmp_path: Pat
     log = tmp_path / "log"
     environment = os.environ | {"HEP_PIPELINE_PYTHON": str(command)}
 
-    script = subprocess.Popen([FOLDER / "night.sh", "my.yaml"], cwd=tmp_path, env=environment)
+    script = subprocess.Popen([EXAMPLES / "night.sh", "my.yaml"], cwd=tmp_path, env=environment)
     while not log.exists() or not log.read_text():
         time.sleep(0.02)
     script.send_signal(signal.SIGTERM)
@@ -105,7 +105,7 @@ def test_script_stops_at_the_first_command_that_fails(tmp_path: Path) -> None:
     environment = os.environ | {"HEP_PIPELINE_PYTHON": str(command)}
 
     script = subprocess.run(
-        [FOLDER / "night.sh", "my.yaml"], cwd=tmp_path, env=environment, check=False
+        [EXAMPLES / "night.sh", "my.yaml"], cwd=tmp_path, env=environment, check=False
     )
 
     assert script.returncode == 75
