@@ -41,7 +41,7 @@ print(json.dumps({"outcomes": outcomes, "text": {name: str(job[name]) for name i
 def expand(name: str, *exit_codes: int, **values: str) -> dict[str, Any]:
     """Return what HTCondor's bindings make of a submit file."""
     python = workflow_program("python")
-    arguments = [FOLDER / name, json.dumps(exit_codes), json.dumps(values)]
+    arguments = [str(FOLDER / name), json.dumps(exit_codes), json.dumps(values)]
     completed = subprocess.run(
         [python, "-c", EXPAND, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     )
