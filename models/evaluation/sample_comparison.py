@@ -104,28 +104,19 @@ def transfer(
         `other`, and the `loss`, the difference of the two.
     """
     rng = np.random.default_rng(seed)
-    orders = [rng.permutation(len(events.features)) for events in tested]
-    test, own_train, other_train = [], [], []
-    # For each class, a random half is the test, the other half the own training.
-    for events, other_events, order in zip(tested, others, orders, strict=True):
-        num_test = len(order) // 2
-        # Both trainings have the same number of events of each class.
-        num_train = min(len(order) - num_test, len(other_events.features))
-        test.append(_select(events, order[:num_test]))
-        own_train.append(_select(events, order[num_test:][:num_train]))
-        other_order = rng.permutation(len(other_events.features))
-        other_train.append(_select(other_events, other_order[:num_train]))
-    # Only the test events are joined; the trainings stay separate by class.
-    features = np.concatenate([events.features for events in test])
-    labels = np.repeat(np.arange(len(test)), [len(events.features) for events in test])
+    split = _split_samples(tested, others, rng)
+    # The events of all classes are joined for the test; the trainings stay separate by class.
+    num_events = [len(events.features) for events in split.test]
+    features = np.concatenate([events.features for events in split.test])
+    labels = np.repeat(np.arange(len(split.test)), num_events)
     # Every class has the total weight 1 in the test.
-    weights = np.concatenate([events.weights / events.weights.sum() for events in test])
+    weights = np.concatenate([events.weights / events.weights.sum() for events in split.test])
     # Each of the (num_replicas, num_events) weights has its own random factor.
     replicas = weights * rng.exponential(size=(_REPLICAS, len(labels)))
 
     # The first axis tells whether the training was on the own sample (0), or on the other one (1).
     is_right = np.zeros((2, _NETWORKS, len(labels)), dtype=np.bool_)
-    for index, train in enumerate((own_train, other_train)):
+    for index, train in enumerate((split.own_train, split.other_train)):
         for network in range(_NETWORKS):
             predicted = _perceptron(train, seed + network).predict(features)
             is_right[index, network] = predicted == labels
@@ -138,6 +129,35 @@ def transfer(
         "other": _estimate(by_network[1], by_replica[1]),
         "loss": _estimate(by_network[0] - by_network[1], by_replica[0] - by_replica[1]),
     }
+
+
+class _SplitSamples(NamedTuple):
+    """The events of each class for a test, and for two trainings of the same size."""
+
+    test: list[WeightedEvents]
+    own_train: list[WeightedEvents]
+    other_train: list[WeightedEvents]
+
+
+def _split_samples(
+    tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents], rng: np.random.Generator
+) -> _SplitSamples:
+    """Divide each class of the tested sample at random: one half for the test, one to train on.
+
+    The other training gets as many random events of the class from the other sample. If it has
+    fewer, both trainings have so many.
+    """
+    split = _SplitSamples([], [], [])
+    orders = [rng.permutation(len(events.features)) for events in tested]
+    for events, other_events, order in zip(tested, others, orders, strict=True):
+        num_test = len(order) // 2
+        num_train = min(len(order) - num_test, len(other_events.features))
+        test_rows, train_rows = order[:num_test], order[num_test : num_test + num_train]
+        other_rows = rng.permutation(len(other_events.features))[:num_train]
+        split.test.append(_select(events, test_rows))
+        split.own_train.append(_select(events, train_rows))
+        split.other_train.append(_select(other_events, other_rows))
+    return split
 
 
 def _estimate(by_network: Floats, by_replica: Floats) -> Estimate:

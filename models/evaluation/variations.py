@@ -232,30 +232,47 @@ def _area(labels: Labels, events: EventVariation, task: EvaluationTask) -> Stati
         return Statistic(np.nan, np.full(len(labels), np.nan))
     # Classes that do not count have no events here.
     weight_of_class[weight_of_class == 0] = np.nan
-    # Each class has its fraction in its mixture, of the signal or of the backgrounds.
-    fractions = np.zeros(num_classes)
-    for mixture in (task.signal, task.mixture):
-        for label, fraction in mixture.fractions.items():
-            fractions[label] = fraction
     # The events of the signal add up to 1, and so do those of the backgrounds.
-    event_fractions = (fractions / weight_of_class)[labels] * events.weights
+    fraction_of_class = _fractions_in_mixtures(task)
+    event_fractions = (fraction_of_class / weight_of_class)[labels] * events.weights
 
     scores = np.where(events.is_selected, task.score(events.probabilities), -np.inf)
-    # `rank` is the position of an event's score among the different scores, in rising order.
-    values, rank = np.unique(scores, return_inverse=True)
     is_signal = np.isin(labels, list(task.signal.fractions))
-    signal = np.bincount(rank[is_signal], event_fractions[is_signal], len(values))
-    background = np.bincount(rank[~is_signal], event_fractions[~is_signal], len(values))
-
-    # Share of the other side that an event is ordered correctly against: signal belongs above
-    # background, and equal scores count half.
-    background_below = np.cumsum(background) - background / 2
-    signal_above = signal.sum() - np.cumsum(signal) + signal / 2
-    share_in_order = np.where(is_signal, background_below[rank], signal_above[rank])
-    mean_of_class = (
-        np.bincount(labels, events.weights * share_in_order, num_classes) / weight_of_class
-    )
+    share_in_order = _share_in_order(scores, is_signal, event_fractions)
+    sum_of_class = np.bincount(labels, events.weights * share_in_order, num_classes)
+    mean_of_class = sum_of_class / weight_of_class
     area = 0.0
     for label, fraction in task.signal.fractions.items():
         area += fraction * mean_of_class[label]
     return Statistic(float(area), event_fractions * (share_in_order - mean_of_class[labels]))
+
+
+def _fractions_in_mixtures(task: EvaluationTask) -> Floats:
+    """Return the fraction of each class in its mixture, the signal or the backgrounds."""
+    fractions = np.zeros(len(task.classes))
+    for mixture in (task.signal, task.mixture):
+        for label, fraction in mixture.fractions.items():
+            fractions[label] = fraction
+    return fractions
+
+
+def _share_in_order(
+    scores: Floats, is_signal: NDArray[np.bool_], event_fractions: Floats
+) -> Floats:
+    """Return the share of the other side that each event is ordered correctly against.
+
+    Signal belongs above background, and equal scores count half.
+
+    Args:
+        scores: (num_events,).
+        is_signal: (num_events,) whether an event is of the signal, else of the background.
+        event_fractions: (num_events,) weights of which each side adds up to 1.
+    """
+    # `rank` is the position of an event's score among the different scores, in rising order.
+    different_scores, rank = np.unique(scores, return_inverse=True)
+    num_ranks = len(different_scores)
+    signal = np.bincount(rank[is_signal], event_fractions[is_signal], num_ranks)
+    background = np.bincount(rank[~is_signal], event_fractions[~is_signal], num_ranks)
+    background_below = np.cumsum(background) - background / 2
+    signal_above = signal.sum() - np.cumsum(signal) + signal / 2
+    return np.where(is_signal, background_below[rank], signal_above[rank])
