@@ -144,19 +144,23 @@ def chunk_edges(
         size_before, size_at_end = np.interp([first, last], boundaries, running)
         return float(size_at_end - size_before)
 
-    cuts = [boundary for boundary in boundaries if start < boundary < stop] + [stop]
+    basket_ends = [boundary for boundary in boundaries if start < boundary < stop]
+    next_ends = [*basket_ends, stop]
     edges = [start]
-    for cut, next_cut in zip(cuts, [*cuts[1:], None], strict=True):
-        piece_start = edges[-1]
-        # The piece can end at the next cut instead.
-        if next_cut is not None and size(piece_start, next_cut) <= chunk:
-            continue
-        num_entries = cut - piece_start
-        num_pieces = math.ceil(size(piece_start, cut) / (_MAX_CHUNKS_PER_BASKET * chunk))
-        # Baskets stored in the tree itself may have no bytes, so there is at least one piece. There
-        # are at most as many as entries.
-        num_pieces = min(max(num_pieces, 1), num_entries)
-        edges += [
-            piece_start + num_entries * piece // num_pieces for piece in range(1, num_pieces + 1)
-        ]
-    return edges
+    for end, next_end in zip(basket_ends, next_ends[1:], strict=True):
+        next_basket_fits = size(edges[-1], next_end) <= chunk
+        if not next_basket_fits:
+            edges += _ends_of_pieces(edges[-1], end, size(edges[-1], end) / chunk)
+    return edges + _ends_of_pieces(edges[-1], stop, size(edges[-1], stop) / chunk)
+
+
+def _ends_of_pieces(start: int, stop: int, num_chunks: float) -> list[int]:
+    """Ends of equal pieces of the entries from `start` to `stop`, each of at most 4 chunks.
+
+    `num_chunks`: size of all entries. It may be 0 for baskets that are stored in the tree itself.
+    """
+    num_entries = stop - start
+    num_pieces = math.ceil(num_chunks / _MAX_CHUNKS_PER_BASKET)
+    # There is at least one piece, and there are at most as many as entries.
+    num_pieces = min(max(num_pieces, 1), num_entries)
+    return [start + num_entries * piece // num_pieces for piece in range(1, num_pieces + 1)]

@@ -92,7 +92,10 @@ class Ingest(Stage):
         infos = []
         for info in inventory.infos:
             is_simulated = Path(info.path).absolute().is_relative_to(simulated_dir)
-            infos.append(info._replace(skim="") if is_simulated else info)
+            if is_simulated:
+                infos.append(info._replace(skim=""))
+            else:
+                infos.append(info)
         infos = carry_over_revisions(infos, files_read(current))
         # With their current paths and times the next run need not check them again.
         records = [info._asdict() for info in infos]
