@@ -18,18 +18,20 @@ from spark_in_process import WITHOUT_SPARK
 from stages_in_process import run_stages
 
 from features.schema import SPLITS
+from models.evaluation.rates import Rates
 from pipeline.config import Config, load_config
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.run_folder import RunFolder
-from pipeline.runner import Runner
+from pipeline.runner import Runner, State
 from pipeline.runs.version import Version
+from pipeline.stages.evaluation_task import rates_of_run
 
 NAMES = ("qcd", "ttbar", "wjets")
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 
 
 def write_sample_file(path: Path, rows: list[Row]) -> Path:
-    """A file that is the same every time (the UUID depends on its name), and not compressed."""
+    """Write an uncompressed file whose bytes are always the same: its UUID depends on its name."""
     return write_delphes(
         path, rows, compression=None, uuid_function=lambda: uuid5(NAMESPACE_URL, path.name)
     )
@@ -49,23 +51,34 @@ class Analysis:
         ]
 
     def config(self, **changes: Any) -> Config:
-        """That of `small_config` with the sections given here; those of features are added to ours."""
+        """Write and load `small_config` with changed sections; features are added to the defaults."""
         features = {"feed_workers": 1, "split": SHARES, **changes.pop("features", {})}
         common = {"run_dir": str(self.run_dir), "samples": self.samples, "features": features}
         return load_config(str(small_config(self.folder, self.data, **{**common, **changes})))
 
     def run(self, *stages: str, force: bool = False, **changes: Any) -> str:
-        """What is printed, in long lines."""
+        """Run `ingest` and `features`, or the named stages; returns their output in long lines."""
         self.config(**changes)
+        names = stages or ("ingest", "features")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("pipeline.run_folder.SparkProvider", lambda *_: LentSpark(self.provider))
-            return run_stages(
-                self.folder / "config.yaml", *(stages or ("ingest", "features")), force=force
-            )
+            return run_stages(self.folder / "config.yaml", *names, force=force)
 
     def runner(self) -> Runner:
-        """With the config of the last run."""
-        return Runner(RunFolder(load_config(str(self.folder / "config.yaml")), Console(quiet=True)))
+        """A runner with the config of the last run."""
+        config = load_config(str(self.folder / "config.yaml"))
+        return Runner(RunFolder(config, Console(quiet=True)))
+
+    def states(self) -> list[State]:
+        """The states of `ingest` and `features` in a plan."""
+        return [planned_stage.state for planned_stage in self.runner().plan()[:2]]
+
+    def rates(self) -> Rates:
+        """The rates of the versions in use."""
+        upstream = {stage: self.version(stage) for stage in ("ingest", "features")}
+        rates = rates_of_run(self.runner().run_folder.config, upstream)
+        assert rates is not None
+        return rates
 
     def version(self, stage: str) -> Version:
         return in_use(self.run_dir, stage)
@@ -74,22 +87,21 @@ class Analysis:
         return self.version(stage).folder
 
     def counters(self, stage: str) -> dict[str, Any]:
-        document: dict[str, Any] = self.version(stage).manifest.counters
-        return document
+        counters: dict[str, Any] = self.version(stage).manifest.counters
+        return counters
 
     def parts(self) -> dict[str, bytes]:
-        """Events parts by name, as they are on disk."""
-        return {
-            path.name: path.read_bytes() for path in (self.folder_of("ingest") / "events").iterdir()
-        }
+        """Bytes of the events parts by name."""
+        folder = self.folder_of("ingest") / "events"
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def inodes(self, stage: str, folder: str) -> dict[str, int]:
-        return {
-            path.name: path.stat().st_ino for path in (self.folder_of(stage) / folder).iterdir()
-        }
+    def inodes(self, stage: str, subfolder: str) -> dict[str, int]:
+        """Inodes of the files of a folder by name."""
+        folder = self.folder_of(stage) / subfolder
+        return {path.name: path.stat().st_ino for path in folder.iterdir()}
 
     def kernel_files(self) -> dict[str, Path]:
-        """The kernel outputs that the features in use were made from, by name of the events part."""
+        """The kernel outputs of the features in use, by name of the events part."""
         outputs = self.counters("features")["kernel_outputs"]
         folder = self.run_dir / "features" / "kernels"
         return {
@@ -99,19 +111,17 @@ class Analysis:
 
     def dataset(self) -> dict[str, list[dict[str, Any]]]:
         """All rows of the features, in their order, by row group."""
-        found = self.folder_of("features")
-        return {
-            str(path.relative_to(found)): pq.read_table(path).to_pylist()
-            for split in SPLITS
-            for path in sorted((found / split).iterdir())
-        }
+        folder = self.folder_of("features")
+        paths = [path for split in SPLITS for path in sorted((folder / split).iterdir())]
+        return {str(path.relative_to(folder)): pq.read_table(path).to_pylist() for path in paths}
 
     def splits(self) -> dict[tuple[str, int], str]:
-        return {
-            (row["file_uuid"], row["entry"]): name.split("/")[0]
-            for name, rows in self.dataset().items()
-            for row in rows
-        }
+        """The split of each event, by file UUID and entry."""
+        splits: dict[tuple[str, int], str] = {}
+        for name, rows in self.dataset().items():
+            split = name.split("/")[0]
+            splits |= {(row["file_uuid"], row["entry"]): split for row in rows}
+        return splits
 
     def fresh(self, *stages: str, **changes: Any) -> Analysis:
         """The same files (in the same place) into a new run folder."""

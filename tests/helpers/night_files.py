@@ -8,24 +8,24 @@ from analyses import NAMES, Analysis
 from delphes_files import write_delphes
 from event_rows import Row, event_row, lepton, track
 
-#: The first is of `qcd`.
-FIRST = {name: 100 * number for number, name in enumerate(NAMES)}
+#: What distinguishes the first event of each sample.
+FIRST = {name: 100 * index for index, name in enumerate(NAMES)}
 
 
 def events(first: int, count: int = 40) -> list[Row]:
     """Events that all differ; every fourth has no lepton."""
-    return [
-        event_row(
-            met=20.0 + first + n,
-            electrons=[lepton(30.0 + n, 0.1, 0.2)] if n % 4 else [],
-            tracks=[track(2.0 + first + n, 1.0, -1.0)],
-        )
-        for n in range(count)
-    ]
+    rows = []
+    for index in range(count):
+        tracks = [track(2.0 + first + index, 1.0, -1.0)]
+        row = event_row(met=20.0 + first + index, tracks=tracks)
+        if index % 4:
+            row["electrons"] = [lepton(30.0 + index, 0.1, 0.2)]
+        rows.append(row)
+    return rows
 
 
 class Night(Analysis):
-    """With a file of each sample."""
+    """An analysis with one file of each sample."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -1,4 +1,4 @@
-"""Files of `evaluate.data`: which of their events are there already, and what is said of them."""
+"""Files of `evaluate.data`: copies among their events, and when they make an evaluation stale."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from pipeline.stages.base import StageInputs
 from pipeline.stages.data_events import data_file_records
 from pipeline.stages.evaluate import Evaluate
 
+ConfigWithData = Callable[..., Config]
+
 
 @pytest.mark.slow
 def test_copies_in_the_data_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,141 +40,151 @@ def test_copies_in_the_data_are_counted(tmp_path: Path, monkeypatch: pytest.Monk
     night = Night(tmp_path)
     # Of 40 events 30 are selected; 6 of these are simulated, and 3 are there twice.
     data = [*events(500), *events(FIRST["ttbar"], 8), *events(500, 4)]
-    write_delphes(tmp_path / "data.root", data)
-    tail = {"train": {"workers": 1, "epochs": 1, "batch_size": 16}, "model": {"names": ["hlf"]}}
+    data_file = write_delphes(tmp_path / "data.root", data)
     night.run(
-        "ingest", "features", "train", evaluate={"data": [str(tmp_path / "data.root")]}, **tail
+        *("ingest", "features", "train"),
+        evaluate={"data": [str(data_file)]},
+        train={"workers": 1, "epochs": 1, "batch_size": 16},
+        model={"names": ["hlf"]},
     )
-    said = run_stages(tmp_path / "config.yaml", "evaluate", "report")
-    assert "Data: 52 entries in 1 file" in said
-    assert "note: 6 events of evaluate.data are copies of others in the simulation" in said
-    assert "note: 3 events of evaluate.data are copies of others in the data" in said
-    actual = night.version("evaluate").manifest.counters["runs"]["hlf"]["data"]
-    assert actual["copies"] == {"data": 3, "simulation": 6}
-    page = (night.version("report").folder / "report.html").read_text()
+
+    output = run_stages(tmp_path / "config.yaml", "evaluate", "report")
+
+    assert "Data: 52 entries in 1 file" in output
+    assert "note: 6 events of evaluate.data are copies of others in the simulation" in output
+    assert "note: 3 events of evaluate.data are copies of others in the data" in output
+    metrics = night.counters("evaluate")["runs"]["hlf"]
+    assert metrics["data"]["copies"] == {"data": 3, "simulation": 6}
+    page = (night.folder_of("report") / "report.html").read_text()
     assert "6 events of the data are copies of others in the simulation." in page
 
-    write_delphes(tmp_path / "data.root", [event for event in data if not event["electrons"]])
+    write_delphes(data_file, [event for event in data if not event["electrons"]])
     with pytest.raises(MissingInputError, match=r"evaluate\.data: no event of these files passes"):
         run_stages(tmp_path / "config.yaml", "evaluate")
 
 
 @pytest.fixture
-def chosen(tmp_path: Path) -> Callable[..., Config]:
-    """Makes a config whose `evaluate.data` is what is given."""
+def config_with_data(tmp_path: Path) -> ConfigWithData:
+    """Makes a config whose `evaluate.data` holds the given patterns."""
 
-    def with_data(*patterns: str) -> Config:
-        path = small_config(tmp_path, SAMPLES, evaluate={"data": list(patterns)})
-        return load_config(str(path))
+    def make_config(*patterns: str | Path) -> Config:
+        data = [str(pattern) for pattern in patterns]
+        return load_config(str(small_config(tmp_path, SAMPLES, evaluate={"data": data})))
 
-    return with_data
+    return make_config
 
 
-def inputs_of(config: Config, current: Version | None = None) -> StageInputs:
+def find_inputs(config: Config, current: Version | None = None) -> StageInputs:
     return Evaluate().find_inputs(config, current, Console(quiet=True))
 
 
+def input_digests(config: Config) -> dict[str, str]:
+    inputs = find_inputs(config).inputs
+    return {key: data_input.digest for key, data_input in inputs.items()}
+
+
 def test_data_files_are_known_by_their_content_wherever_they_lie(
-    tmp_path: Path, chosen: Callable[..., Config]
+    tmp_path: Path, config_with_data: ConfigWithData
 ) -> None:
     # The name is no pattern, though it looks like one.
-    write_delphes(tmp_path / "data[1].root", events(500))
-    first = inputs_of(chosen(str(tmp_path / "data[1].root"))).inputs
-    assert len(first) == 1
-    (tmp_path / "moved").mkdir()
-    (tmp_path / "data[1].root").rename(tmp_path / "moved" / "a.root")
-    moved = chosen(str(tmp_path / "moved" / "*.root"))
-    assert {key: file_input.digest for key, file_input in inputs_of(moved).inputs.items()} == {
-        key: file_input.digest for key, file_input in first.items()
-    }
-    assert Evaluate().config_items(moved) == Evaluate().config_items(chosen("/elsewhere/*.root"))
-    write_delphes(tmp_path / "moved" / "a.root", events(600))
-    assert inputs_of(moved).inputs.keys() != first.keys()
+    path = write_delphes(tmp_path / "data[1].root", events(500))
+    digests = input_digests(config_with_data(path))
+    moved_path = tmp_path / "moved" / "a.root"
+    moved_path.parent.mkdir()
+    path.rename(moved_path)
+    moved = config_with_data(tmp_path / "moved" / "*.root")
+
+    assert len(digests) == 1
+    assert input_digests(moved) == digests
+    elsewhere = config_with_data("/elsewhere/*.root")
+    assert Evaluate().config_items(moved) == Evaluate().config_items(elsewhere)
+
+    write_delphes(moved_path, events(600))
+    assert input_digests(moved).keys() != digests.keys()
 
 
-def test_other_files_of_data_are_other_inputs(
-    tmp_path: Path, chosen: Callable[..., Config]
-) -> None:
+def test_each_data_file_is_an_input(tmp_path: Path, config_with_data: ConfigWithData) -> None:
     write_delphes(tmp_path / "a.root", events(500))
     write_delphes(tmp_path / "b.root", events(600))
-    none, first, second, pair = (
-        inputs_of(chosen(*(str(tmp_path / name) for name in names))).inputs
-        for names in ([], ["a.root"], ["b.root"], ["*.root"])
-    )
-    assert (len(none), len(first), len(second)) == (0, 1, 1)
+
+    without_data = find_inputs(config_with_data()).inputs
+    first = find_inputs(config_with_data(tmp_path / "a.root")).inputs
+    second = find_inputs(config_with_data(tmp_path / "b.root")).inputs
+    pair = find_inputs(config_with_data(tmp_path / "*.root")).inputs
+
+    assert (len(without_data), len(first), len(second)) == (0, 1, 1)
     assert first.keys() != second.keys()
     assert pair == first | second
 
 
 def test_a_touched_data_file_is_the_same_and_a_changed_one_is_another(
-    tmp_path: Path, chosen: Callable[..., Config]
+    tmp_path: Path, config_with_data: ConfigWithData
 ) -> None:
-    path = tmp_path / "data.root"
-    write_delphes(path, events(500))
-    config = chosen(str(path))
-    actual = inputs_of(config)
-    current = example_version("evaluate", tmp_path, inputs=data_file_records(actual.details))
+    path = write_delphes(tmp_path / "data.root", events(500))
+    config = config_with_data(path)
+    original = find_inputs(config)
+    current = example_version("evaluate", tmp_path, inputs=data_file_records(original.details))
+
     os.utime(path, (1, 1))
-    assert inputs_of(config, current).inputs == actual.inputs
-    # One byte of the events, as a job that writes in place leaves it.
+    assert find_inputs(config, current).inputs == original.inputs
+
+    # One byte of the events changes, as a job that writes in place leaves it.
     file_bytes = bytearray(path.read_bytes())
     file_bytes[len(file_bytes) // 2] ^= 1
     path.write_bytes(file_bytes)
-    changed = inputs_of(config, current).inputs
-    assert changed.keys() == actual.inputs.keys()
-    assert changed != actual.inputs
+    changed = find_inputs(config, current).inputs
+    assert changed.keys() == original.inputs.keys()
+    assert changed != original.inputs
 
 
 def test_data_files_that_were_read_alike_are_not_opened_again(
-    tmp_path: Path, chosen: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, config_with_data: ConfigWithData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_delphes(tmp_path / "data.root", events(500))
-    config = chosen(str(tmp_path / "data.root"))
-    actual = inputs_of(config)
+    path = write_delphes(tmp_path / "data.root", events(500))
+    config = config_with_data(path)
+    original = find_inputs(config)
     manifest: dict[str, Any] = {
-        "inputs": data_file_records(actual.details),
+        "inputs": data_file_records(original.details),
         "config": config.model_dump(mode="json"),
         "fingerprint": asdict(Fingerprint({}, {}, code_digests(Evaluate().entry_points(config)))),
     }
     opened = []
 
-    def noted(source: SourceFile, *settings: Any, **stamp: Any) -> FileInfo:
+    def record_opening(source: SourceFile, *settings: Any, **stamp: Any) -> FileInfo:
         opened.append(source.path)
         return inspect_file(source, *settings, **stamp)
 
-    monkeypatch.setattr("ingestion.files.inspect_file", noted)
-    assert (
-        inputs_of(config, example_version("evaluate", tmp_path, **manifest)).inputs == actual.inputs
-    )
+    monkeypatch.setattr("ingestion.files.inspect_file", record_opening)
+    current = example_version("evaluate", tmp_path, **manifest)
+    assert find_inputs(config, current).inputs == original.inputs
     assert opened == []
+
     manifest["config"]["ingest"]["min_btag"] = 0.5
-    assert (
-        inputs_of(config, example_version("evaluate", tmp_path, **manifest)).inputs == actual.inputs
-    )
-    assert opened == [str(tmp_path / "data.root")]
+    read_otherwise = example_version("evaluate", tmp_path, **manifest)
+    assert find_inputs(config, read_otherwise).inputs == original.inputs
+    assert opened == [str(path)]
 
 
-def test_a_broken_link_among_the_data_is_named_by_plan(
-    tmp_path: Path, chosen: Callable[..., Config]
+def test_plan_names_a_broken_link_among_the_data(
+    tmp_path: Path, config_with_data: ConfigWithData
 ) -> None:
     (tmp_path / "data.root").symlink_to(tmp_path / "nothing.root")
-    config = chosen(str(tmp_path / "*.root"))
+    config = config_with_data(tmp_path / "*.root")
     for stage in ("ingest", "features", "train", "evaluate"):
         publish(config.run_dir, stage)
-    plans = {
-        planned_stage.stage.name: planned_stage
-        for planned_stage in Runner(RunFolder(config, Console(quiet=True))).plan()
-    }
-    state, reasons = Planner(RunFolder(config, Console(quiet=True))).state(
-        Evaluate(), plans["evaluate"].current
-    )
+    run_folder = RunFolder(config, Console(quiet=True))
+    plan = Runner(run_folder).plan()
+    current = next(planned.current for planned in plan if planned.stage.name == "evaluate")
+
+    state, reasons = Planner(run_folder).state(Evaluate(), current)
+
     assert state is State.FAILS
     assert "data.root" in reasons[0]
 
 
-def test_what_reads_data_counts_where_there_are_data(chosen: Callable[..., Config]) -> None:
-    with_data, without = (
-        code_digests(Evaluate().entry_points(chosen(*data))) for data in (["/data/*.root"], [])
-    )
+def test_code_that_reads_data_counts_only_with_data(config_with_data: ConfigWithData) -> None:
+    with_data = code_digests(Evaluate().entry_points(config_with_data("/data/*.root")))
+    without_data = code_digests(Evaluate().entry_points(config_with_data()))
+
     assert {"pipeline.scoring", "ingestion.reader"} <= with_data.keys()
-    assert "pipeline.scoring" not in without
+    assert "pipeline.scoring" not in without_data

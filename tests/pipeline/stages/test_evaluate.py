@@ -1,4 +1,4 @@
-"""What the stage `evaluate` takes from the stages before it."""
+"""The stage `evaluate`: what it reads from the stages before it, and its rates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from example_versions import example_versions
@@ -18,6 +19,7 @@ from rich.console import Console
 from features.kernels import EnergyScales
 from features.settings import FeatureSettings
 from models.errors import UndefinedMetricError
+from models.evaluation.rates import Rates
 from pipeline.config import Config
 from pipeline.errors import MissingInputError
 from pipeline.runs.manifest import StageManifest
@@ -26,196 +28,150 @@ from pipeline.stages.evaluate import Evaluate, evaluate_models
 from pipeline.stages.evaluation_task import make_task, rates_of_run
 from pipeline.stages.shifted_events import shifted_test_events
 
-if TYPE_CHECKING:
-    from features.dataset import FeatureDataset
-    from models.prediction import Candidate
+
+def finished_stages(folder: Path) -> dict[str, Version]:
+    """Finished stages of the samples `qcd` and `ttbar`, of which 4 of 10 events are selected."""
+    stages = {}
+    for name, version in example_versions(folder).items():
+        manifest_text = version.manifest.model_dump_json().replace("tt&bar", "ttbar")
+        manifest = StageManifest.model_validate_json(manifest_text)
+        stages[name] = replace(version, manifest=manifest)
+    return stages
 
 
-def finished(folder: Path) -> dict[str, Version]:
-    """Stages of which 4 of 10 events of each sample are left."""
-    return {
-        name: replace(
-            version,
-            manifest=StageManifest.model_validate_json(
-                version.manifest.model_dump_json().replace("tt&bar", "ttbar")
-            ),
-        )
-        for name, version in example_versions(folder).items()
-    }
-
-
-def made_config(
+def two_samples(
     folder: Path,
-    cross_sections: tuple[float | None, float | None],
+    *,
+    qcd: float | None = 1e5,
+    ttbar: float | None = 800.0,
     features: dict[str, Any] | None = None,
     **evaluate: Any,
 ) -> Config:
-    samples = [
-        {"name": name, "label": label, "files": ["a.root"], "cross_section_pb": cross_section}
-        for label, (name, cross_section) in enumerate(
-            zip(("qcd", "ttbar"), cross_sections, strict=True)
-        )
-    ]
+    """A config of two samples with these cross-sections [pb]."""
     return Config.model_validate(
         {
             "run_dir": folder,
             "classes": ["QCD", "top"],
-            "samples": samples,
+            "samples": [
+                {"name": "qcd", "label": 0, "files": ["a.root"], "cross_section_pb": qcd},
+                {"name": "ttbar", "label": 1, "files": ["a.root"], "cross_section_pb": ttbar},
+            ],
             "features": features or {},
             "evaluate": {"signal": "top", **evaluate},
         }
     )
 
 
+def known_rates(config: Config, stages: dict[str, Version]) -> Rates:
+    rates = rates_of_run(config, stages)
+    assert rates is not None
+    return rates
+
+
 def test_rates_are_cross_section_times_luminosity_times_efficiency_of_the_selection(
     tmp_path: Path,
 ) -> None:
-    rates = rates_of_run(made_config(tmp_path, (1e5, 800.0)), finished(tmp_path))
-    assert rates is not None
+    rates = known_rates(two_samples(tmp_path), finished_stages(tmp_path))
+
     # 4 of 10 events pass; the luminosity is 0.02 / (pb s).
-    assert {name: rate.value for name, rate in rates.of_samples.items()} == pytest.approx(
-        {"qcd": 800, "ttbar": 6.4}
-    )
+    qcd, ttbar = rates.of_samples["qcd"], rates.of_samples["ttbar"]
+    assert (qcd.value, ttbar.value) == pytest.approx((800, 6.4))
     assert rates.of_classes(["QCD", "top"]) == pytest.approx({"QCD": 800, "top": 6.4})
-    assert rates.of_samples["qcd"].error == pytest.approx(800 * 0.19 / 0.4, rel=0.1)
+    assert qcd.error == pytest.approx(800 * 0.19 / 0.4, rel=0.1)
 
 
 def test_an_offline_analysis_counts_the_events_of_its_luminosity(tmp_path: Path) -> None:
-    stated = {"integrated_luminosity": 30.0}
-    config, stages = (
-        made_config(tmp_path, (1e5, 800.0), stated, data=["data.root"]),
-        finished(tmp_path),
-    )
-    features = stages["features"].manifest.config["features"] | stated
-    stages["features"].manifest.config["features"] = features
-    rates = rates_of_run(config, stages)
-    assert rates is not None
+    luminosity = {"integrated_luminosity": 30.0}
+    config = two_samples(tmp_path, features=luminosity, data=["data.root"])
+    stages = finished_stages(tmp_path)
+    features_config = stages["features"].manifest.config
+    features_config["features"] |= luminosity
+
+    rates = known_rates(config, stages)
+    settings = FeatureSettings.model_validate(features_config["features"])
+    task = make_task(config, config.classes, rates, settings, [])
+
     assert rates.are_events
     # 4 of 10 events pass.
-    assert rates.of_classes(["QCD", "top"]) == pytest.approx(
-        {"QCD": 0.4 * 30 * 1e5, "top": 0.4 * 30 * 800}
-    )
-    task = make_task(config, config.classes, rates, FeatureSettings.model_validate(features), [])
+    assert rates.of_class(0) == pytest.approx(0.4 * 30 * 1e5)
+    assert rates.of_class(1) == pytest.approx(0.4 * 30 * 800)
     assert task.expected == pytest.approx({0: rates.of_class(0), 1: rates.of_class(1)})
     assert task.labels_of_expected.luminosity == "30 pb⁻¹"
 
 
 @pytest.mark.parametrize(
-    ("evaluate", "luminosity", "expected"),
+    ("evaluate", "integrated", "expected"),
     [
         ({}, None, 2e34),
         ({"luminosity": 1e34}, None, 1e34),
         ({"data": ["data.root"]}, 3e4, None),
         ({}, 3e4, None),
-        # It is stated, although it is that of the default.
+        # The default is set too if the config states it.
         ({}, 1.0, None),
-        # What is set prevails.
+        # The setting of `evaluate` prevails.
         ({"data": ["data.root"], "luminosity": 1e34}, 3e4, 1e34),
     ],
 )
-def test_without_a_set_luminosity_an_offline_analysis_has_no_trigger_rates(
-    tmp_path: Path, evaluate: dict[str, Any], luminosity: float | None, expected: float | None
+def test_an_offline_analysis_has_trigger_rates_only_for_a_set_luminosity(
+    tmp_path: Path, evaluate: dict[str, Any], integrated: float | None, expected: float | None
 ) -> None:
-    features = {} if luminosity is None else {"integrated_luminosity": luminosity}
-    config = made_config(tmp_path, (1e5, 800.0), features=features, **evaluate)
+    features = {} if integrated is None else {"integrated_luminosity": integrated}
+
+    config = two_samples(tmp_path, features=features, **evaluate)
+
     assert config.trigger_luminosity == expected
     assert Evaluate().config_items(config)["evaluate.luminosity"] == expected
 
 
-def test_without_trees_that_learn_the_evaluation_continues_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Reference:
-        classes: ClassVar = ["QCD", "top"]
-        class_weights = (1.0, 1.0)
+def test_the_error_of_a_cross_section_adds_to_the_error_of_its_rate(tmp_path: Path) -> None:
+    config = two_samples(tmp_path)
+    stages = finished_stages(tmp_path)
+    exact = known_rates(config, stages).of_samples
 
-        def files(self, _: str) -> list[Path]:
-            return []
-
-    def refuse(*_: object, **__: object) -> None:
-        raise UndefinedMetricError("trees cannot learn ['top']: no events of positive weight.")
-
-    options: list[object] = []
-
-    def evaluate(candidates: Sequence[object], *_: object, **__: object) -> dict[str, Any]:
-        options.extend(candidates)
-        return {"runs": {"hlf": {"not_measurable": ["it has no weight."]}}}
-
-    monkeypatch.setattr("models.evaluation.boosted_trees.boosted_trees", refuse)
-    monkeypatch.setattr("models.evaluation.evaluation.evaluate", evaluate)
-    monkeypatch.setattr("pipeline.stages.evaluate.evaluation_tables", lambda _: [])
-    config, text = made_config(tmp_path, (1e5, 800.0)), io.StringIO()
-    task = make_task(config, config.classes, None, config.features, [])
-    console, reference = Console(file=text, width=200), cast("FeatureDataset", Reference())
-    evaluate_models(
-        config,
-        console,
-        [cast("Candidate", "hlf")],
-        task,
-        [],
-        tmp_path,
-        reference=reference,
-        train=[],
-    )
-    assert options == ["hlf"]
-    assert "note: no boosted trees as a reference: trees cannot learn ['top']" in text.getvalue()
-    assert "note: hlf: it has no weight." in text.getvalue()
-
-
-def test_the_error_of_a_cross_section_reached_no_rate(tmp_path: Path) -> None:
-    config = made_config(tmp_path, (1e5, 800.0))
-    stages = finished(tmp_path)
-    rates_before_before = rates_of_run(config, stages)
     config.samples[0] = config.samples[0].model_copy(update={"cross_section_error_pb": 3e4})
-    rates_before_after = rates_of_run(config, stages)
-    assert rates_before_before is not None
-    assert rates_before_after is not None
-    assert rates_before_after.of_samples["ttbar"] == rates_before_before.of_samples["ttbar"]
-    qcd = rates_before_after.of_samples["qcd"]
-    assert qcd.value == rates_before_before.of_samples["qcd"].value
-    assert qcd.error == pytest.approx(
-        math.hypot(rates_before_before.of_samples["qcd"].error, 0.3 * qcd.value)
-    )
+    uncertain = known_rates(config, stages).of_samples
+
+    assert uncertain["ttbar"] == exact["ttbar"]
+    assert uncertain["qcd"].value == exact["qcd"].value
+    expected_error = math.hypot(exact["qcd"].error, 0.3 * exact["qcd"].value)
+    assert uncertain["qcd"].error == pytest.approx(expected_error)
     assert Evaluate().config_items(config)["samples.qcd.cross_section_error_pb"] == 3e4
 
 
 def test_rates_have_the_labels_of_the_ingested_events(tmp_path: Path) -> None:
-    """Its test events have the label that it had when they were ingested."""
-    config = made_config(tmp_path, (1e5, 800.0))
-    swapped = [sample.model_copy(update={"label": 1 - sample.label}) for sample in config.samples]
-    rates = rates_of_run(config.model_copy(update={"samples": swapped}), finished(tmp_path))
-    assert rates is not None
+    config = two_samples(tmp_path)
+    for index, sample in enumerate(config.samples):
+        config.samples[index] = sample.model_copy(update={"label": 1 - sample.label})
+
+    rates = known_rates(config, finished_stages(tmp_path))
+
     assert rates.labels == {"qcd": 0, "ttbar": 1}
 
 
-def test_without_a_cross_section_there_are_no_rates(tmp_path: Path) -> None:
-    assert rates_of_run(made_config(tmp_path, (1e5, None)), finished(tmp_path)) is None
+def test_there_are_no_rates_without_all_cross_sections(tmp_path: Path) -> None:
+    assert rates_of_run(two_samples(tmp_path, ttbar=None), finished_stages(tmp_path)) is None
 
 
-@pytest.mark.parametrize("cross_sections", [(1e5, None), (1e5, 800.0)])
-def test_a_sample_that_was_renamed_after_ingest_has_no_rate(
-    tmp_path: Path, cross_sections: tuple[float, float | None]
-) -> None:
-    config = made_config(tmp_path, cross_sections)
-    renamed = [
-        sample.model_copy(update={"name": f"new-{sample.name}"}) for sample in config.samples
-    ]
-    assert rates_of_run(config.model_copy(update={"samples": renamed}), finished(tmp_path)) is None
+def test_there_are_no_rates_if_a_sample_was_renamed_after_ingest(tmp_path: Path) -> None:
+    config = two_samples(tmp_path)
+    for index, sample in enumerate(config.samples):
+        config.samples[index] = sample.model_copy(update={"name": f"new-{sample.name}"})
+
+    assert rates_of_run(config, finished_stages(tmp_path)) is None
 
 
-def test_a_sample_that_left_the_config_has_no_rate(tmp_path: Path) -> None:
-    stages = finished(tmp_path)
-    config = made_config(tmp_path, (1e5, 800.0))
+def test_there_are_no_rates_if_an_ingested_sample_left_the_config(tmp_path: Path) -> None:
+    stages = finished_stages(tmp_path)
     for stage in stages.values():
-        stage.manifest.config["samples"].append(
-            {"name": "gone", "label": 0, "cross_section_pb": 7.0}
-        )
-    # Its test events are mixed by rates, and it has none.
-    assert rates_of_run(config, stages) is None
+        gone = {"name": "gone", "label": 0, "cross_section_pb": 7.0}
+        stage.manifest.config["samples"].append(gone)
+
+    assert rates_of_run(two_samples(tmp_path), stages) is None
 
 
 def test_other_classes_than_those_of_the_features_are_refused(tmp_path: Path) -> None:
-    config = made_config(tmp_path, (1e5, 800.0))
+    config = two_samples(tmp_path)
+
     with pytest.raises(
         MissingInputError, match=r"made for the classes \['a', 'b'\].*pipeline features` first"
     ):
@@ -223,33 +179,57 @@ def test_other_classes_than_those_of_the_features_are_refused(tmp_path: Path) ->
 
 
 def test_the_name_of_an_implied_signal_makes_nothing_stale(tmp_path: Path) -> None:
-    config = made_config(tmp_path, (1e5, 800.0)).model_copy(update={"classes": ["QCD", "ttbar"]})
-    signals = [
-        config.evaluate.model_copy(update={"signal": signal}) for signal in (None, "ttbar", "QCD")
-    ]
-    items = [
-        Evaluate().config_items(config.model_copy(update={"evaluate": signal}))
-        for signal in signals
-    ]
-    assert items[0] == items[1] != items[2]
+    config = two_samples(tmp_path).model_copy(update={"classes": ["QCD", "ttbar"]})
+
+    def items_of_signal(signal: str | None) -> dict[str, Any]:
+        evaluate = config.evaluate.model_copy(update={"signal": signal})
+        return Evaluate().config_items(config.model_copy(update={"evaluate": evaluate}))
+
+    assert items_of_signal(None) == items_of_signal("ttbar")
+    assert items_of_signal("ttbar") != items_of_signal("QCD")
 
 
-def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
+def test_the_evaluation_continues_without_trees_if_they_cannot_learn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
-    upstream = finished(tmp_path)
-    upstream["ingest"].manifest.outputs = []
-    asked: list[Any] = []
+    def refuse(*_: object, **__: object) -> None:
+        raise UndefinedMetricError("trees cannot learn ['top']: no events of positive weight.")
 
-    def noted(
-        _chunks: Any, reference: Any, _selection: Any, scales: list[EnergyScales]
-    ) -> list[EnergyScales]:
-        asked.extend(reference)
-        return scales
+    evaluated: list[object] = []
 
-    monkeypatch.setattr("features.shifts.shifted_features", noted)
-    for systematics, expected in (
+    def evaluate(candidates: Sequence[object], *_: object, **__: object) -> dict[str, Any]:
+        evaluated.extend(candidates)
+        return {"runs": {"hlf": {"not_measurable": ["it has no weight."]}}}
+
+    monkeypatch.setattr("models.evaluation.boosted_trees.boosted_trees", refuse)
+    monkeypatch.setattr("models.evaluation.evaluation.evaluate", evaluate)
+    monkeypatch.setattr("pipeline.stages.evaluate.evaluation_tables", lambda _: [])
+    config = two_samples(tmp_path)
+    output = io.StringIO()
+    dataset: Any = SimpleNamespace(
+        classes=["QCD", "top"], class_weights=(1.0, 1.0), files=lambda _: []
+    )
+    network: Any = "hlf"
+
+    evaluate_models(
+        config,
+        Console(file=output, width=200),
+        [network],
+        make_task(config, config.classes, None, config.features, []),
+        [],
+        tmp_path,
+        reference=dataset,
+        train=[],
+    )
+
+    assert evaluated == ["hlf"]
+    assert "note: no boosted trees as a reference: trees cannot learn ['top']" in output.getvalue()
+    assert "note: hlf: it has no weight." in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("systematics", "expected"),
+    [
         (
             {"jet_scale": 0.02, "met_scale": 0.1},
             {
@@ -264,14 +244,33 @@ def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
             {"MET scale +10 %": EnergyScales(met=1.1), "MET scale -10 %": EnergyScales(met=0.9)},
         ),
         ({}, {}),
-    ):
-        asked.clear()
-        config = made_config(
-            tmp_path, (1e5, 800.0), systematics={"jet_scale": 0.0, "met_scale": 0.0, **systematics}
-        )
-        context: Any = SimpleNamespace(config=config, upstream=upstream)
-        assert shifted_test_events(context, dataset) == expected
-        assert len(asked) == (6 if expected else 0)
+    ],
+    ids=["jets and MET", "MET", "none"],
+)
+def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    systematics: dict[str, float],
+    expected: dict[str, EnergyScales],
+) -> None:
+    dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
+    upstream = finished_stages(tmp_path)
+    upstream["ingest"].manifest.outputs = []
+    test_events: list[Any] = []
+
+    def record_events(
+        _chunks: Any, reference: Any, _selection: Any, scales: list[EnergyScales]
+    ) -> list[EnergyScales]:
+        test_events.extend(reference)
+        return scales
+
+    monkeypatch.setattr("features.shifts.shifted_features", record_events)
+    no_shifts = {"jet_scale": 0.0, "met_scale": 0.0}
+    config = two_samples(tmp_path, systematics=no_shifts | systematics)
+    context: Any = SimpleNamespace(config=config, upstream=upstream)
+
+    assert shifted_test_events(context, dataset) == expected
+    assert len(test_events) == (6 if expected else 0)
 
 
 @pytest.mark.parametrize("num_predicted", [5, 6])
@@ -279,42 +278,28 @@ def test_networks_predict_the_test_split_and_are_compared_with_the_training_spli
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_predicted: int
 ) -> None:
     dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
-    asked: dict[str, Any] = {}
-
-    def evaluated(
-        _config: Any,
-        _console: Any,
-        _candidates: Any,
-        _task: Any,
-        test: Any,
-        *_: Any,
-        **options: Any,
-    ) -> Any:
-        asked.update(options, test=test)
-        return {
-            "runs": {"hlf": {"accuracy": {"value": 0.5, "error": 0.1}, "num_events": num_predicted}}
-        }
-
-    monkeypatch.setattr("pipeline.runs.trained_models.trained_models", lambda *_: [])
-    for name, replacement in {"task_of_run": None, "shifted_test_events": {}}.items():
-        monkeypatch.setattr(
-            f"pipeline.stages.evaluate.{name}", lambda *_, replacement=replacement: replacement
-        )
-    monkeypatch.setattr("pipeline.stages.evaluate.evaluate_models", evaluated)
-    upstream = finished(tmp_path)
+    accuracy = {"value": 0.5, "error": 0.1}
+    metrics = {"runs": {"hlf": {"accuracy": accuracy, "num_events": num_predicted}}}
+    evaluate_models = Mock(return_value=metrics)
+    monkeypatch.setattr("pipeline.runs.trained_models.trained_models", Mock(return_value=[]))
+    monkeypatch.setattr("pipeline.stages.evaluate.task_of_run", Mock())
+    monkeypatch.setattr("pipeline.stages.evaluate.shifted_test_events", Mock(return_value={}))
+    monkeypatch.setattr("pipeline.stages.evaluate.evaluate_models", evaluate_models)
+    upstream = finished_stages(tmp_path)
     upstream["features"] = replace(upstream["features"], folder=dataset.folder)
-    config = made_config(tmp_path, (1e5, 800.0))
-    simple_namespace = SimpleNamespace(details=None)
     context: Any = SimpleNamespace(
-        config=config,
+        config=two_samples(tmp_path),
         upstream=upstream,
         console=None,
         out_dir=tmp_path / "out",
-        inputs=simple_namespace,
+        inputs=SimpleNamespace(details=None),
     )
+
     (check,) = Evaluate().run(context).checks
-    assert [asked[split] for split in ("test", "train")] == [
-        dataset.files(split) for split in ("test", "train")
-    ]
-    assert asked["reference"].folder == dataset.folder
+
+    _config, _console, _candidates, _task, test_files, _folder = evaluate_models.call_args.args
+    options = evaluate_models.call_args.kwargs
+    assert test_files == dataset.files("test")
+    assert options["train"] == dataset.files("train")
+    assert options["reference"].folder == dataset.folder
     assert check.passed is (num_predicted == 6)

@@ -10,6 +10,7 @@ from typing import Any
 
 from published_by_hand import example_version
 
+from models.export.onnx_export import Provenance
 from pipeline.runs.version import Version
 from pipeline.stages.export import _provenance
 
@@ -20,41 +21,43 @@ POINTS = {
 }
 
 
-def version(folder: Path, **files: tuple[str, str]) -> Version:
-    """A version with files of these digests, of their bytes and of their content."""
-    outputs = [
-        {"path": path, "size": 1, "digest": digest, "content": document}
-        for path, (digest, document) in files.items()
-    ]
-    return replace(
-        example_version("train", folder, outputs=outputs, code_version="commit 1"),
-        name="0001-abcdef01",
-    )
+def version_with_files(folder: Path, **digests: tuple[str, str]) -> Version:
+    """A version with files of these digests of their bytes and of their content."""
+    outputs = []
+    for path, (digest, content_digest) in digests.items():
+        outputs.append({"path": path, "size": 1, "digest": digest, "content": content_digest})
+    version = example_version("train", folder, outputs=outputs, code_version="commit 1")
+    return replace(version, name="0001-abcdef01")
 
 
-def upstream(
-    folder: Path, *, seconds: str = "aa", weights: str = "ww", **remaining: Version
-) -> Any:
-    trained = version(
-        folder / "train",
-        **{
-            "hlf/metrics/rank-0.jsonl": (seconds, "same"),
-            "hlf/model/weights.pt": (weights, weights),
-        },
-        **{"particles/model/weights.pt": ("pp", "pp")},
-    )
-    features = version(
-        folder / "features", **{"train/part-00000.parquet": ("ff", "ff"), "test/x": ("tt", "tt")}
-    )
-    return SimpleNamespace(upstream={"train": trained, "features": features, **remaining})
+def provenance(
+    folder: Path,
+    network: str = "hlf",
+    *,
+    seconds: str = "aa",
+    weights: str = "ww",
+    **further: Version,
+) -> Provenance:
+    """The provenance of a network of a training with these digests."""
+    trained = {
+        "hlf/metrics/rank-0.jsonl": (seconds, "same"),
+        "hlf/model/weights.pt": (weights, weights),
+        "particles/model/weights.pt": ("pp", "pp"),
+    }
+    features = {"train/part-00000.parquet": ("ff", "ff"), "test/x": ("tt", "tt")}
+    upstream = {
+        "train": version_with_files(folder / "train", **trained),
+        "features": version_with_files(folder / "features", **features),
+    }
+    context: Any = SimpleNamespace(upstream=upstream | further)
+    return _provenance(context, network)
 
 
 def test_two_trainings_have_different_run_ids_also_with_the_same_weights(tmp_path: Path) -> None:
-    first, repeated, second = (
-        _provenance(upstream(tmp_path, seconds=seconds), "hlf")
-        for seconds in ("1.25 s", "1.25 s", "1.31 s")
-    )
-    assert first == repeated
+    first = provenance(tmp_path, seconds="1.25 s")
+    second = provenance(tmp_path, seconds="1.31 s")
+
+    assert first == provenance(tmp_path, seconds="1.25 s")
     assert first.run_id != second.run_id
     assert first.run_id.startswith("train 0001-abcdef01 ")
     assert first.digests == second.digests
@@ -62,17 +65,18 @@ def test_two_trainings_have_different_run_ids_also_with_the_same_weights(tmp_pat
 
 
 def test_digests_are_those_of_the_network_and_of_its_training_events(tmp_path: Path) -> None:
-    hlf, changed, particles = (
-        _provenance(upstream(tmp_path, weights=weights), network).digests
-        for weights, network in (("ww", "hlf"), ("vv", "hlf"), ("vv", "particles"))
-    )
+    hlf = provenance(tmp_path, weights="ww").digests
+    changed = provenance(tmp_path, weights="vv").digests
+    particles = provenance(tmp_path, "particles", weights="vv").digests
+
     assert hlf["features"] == changed["features"] == particles["features"]
     assert len({hlf["network"], changed["network"], particles["network"]}) == 3
 
 
 def test_thresholds_are_those_of_the_evaluation_if_there_is_one(tmp_path: Path) -> None:
-    evaluated = version(tmp_path)
-    assert _provenance(upstream(tmp_path), "hlf").working_points is None
-    (tmp_path / "working_points.json").write_text(json.dumps({"hlf": POINTS}), encoding="utf-8")
-    assert _provenance(upstream(tmp_path, evaluate=evaluated), "hlf").working_points == POINTS
-    assert _provenance(upstream(tmp_path, evaluate=evaluated), "particles").working_points is None
+    evaluated = version_with_files(tmp_path)
+    (tmp_path / "working_points.json").write_text(json.dumps({"hlf": POINTS}))
+
+    assert provenance(tmp_path).working_points is None
+    assert provenance(tmp_path, evaluate=evaluated).working_points == POINTS
+    assert provenance(tmp_path, "particles", evaluate=evaluated).working_points is None

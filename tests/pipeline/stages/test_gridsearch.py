@@ -1,4 +1,4 @@
-"""What the stage `gridsearch` makes of the outcome of a search."""
+"""The stage `gridsearch`: its best network, and when its trainings are repeated."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from training.settings import TrainSettings
 @pytest.mark.parametrize(
     ("one_standard_error", "widths"), [(False, [8]), (True, [4])], ids=["best", "smallest"]
 )
-def test_best_json_holds_the_selected_score(
+def test_best_json_holds_the_selected_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_standard_error: bool, widths: list[int]
 ) -> None:
     small = Score(Trial((4,), 64, 0.1, 6), 40, [0.85, 0.95], 0.4, 2)
     best = Score(Trial((8,), 64, 0.1, 6), 90, [0.9, 0.92], 0.4, 6)
-    monkeypatch.setattr(
-        results, "measure_latencies", lambda hidden, *_, **__: dict.fromkeys(hidden, Cost(5.0, 0.1))
-    )
-    monkeypatch.setattr("models.evaluation.style.save_figure", lambda *_: None)
-    settings = GridSearchSettings(one_standard_error=one_standard_error)
-    context: Any = SimpleNamespace(out_dir=tmp_path, console=Console(quiet=True))
-    dataset = SimpleNamespace(num_rows=lambda _: 100)
-    outcome = SearchOutcome([small, best], {}, [1.0], 0)
 
-    gridsearch._finish(
-        context, Search(tmp_path, settings, TrainSettings()), outcome, dataset, 1.0, 2
-    )
+    def constant_latencies(hidden: list[tuple[int, ...]], *_: Any, **__: Any) -> dict[Any, Cost]:
+        return dict.fromkeys(hidden, Cost(5.0, 0.1))
+
+    monkeypatch.setattr(results, "measure_latencies", constant_latencies)
+    monkeypatch.setattr("models.evaluation.style.save_figure", lambda *_: None)
+    context: Any = SimpleNamespace(out_dir=tmp_path, console=Console(quiet=True))
+    settings = GridSearchSettings(one_standard_error=one_standard_error)
+    search = Search(tmp_path, settings, TrainSettings())
+    dataset = SimpleNamespace(num_rows=lambda _: 100)
+
+    outcome = SearchOutcome([small, best], {}, [1.0], 0)
+    gridsearch._finish(context, search, outcome, dataset, 1.0, 2)
 
     best_json = json.loads((tmp_path / "best.json").read_text())
     search_json = json.loads((tmp_path / "search.json").read_text())
@@ -49,14 +50,14 @@ def test_best_json_holds_the_selected_score(
 
 
 @pytest.mark.parametrize(
-    ("chosen", "is_another"),
+    ("changes", "is_repeated"),
     [
         ({"train": {"optimizer": "sgd"}}, True),
         ({"train": {"weight_decay": 0.1}}, True),
         ({"train": {"seed": 7}}, True),
         ({"train": {"schedule": {"warmup_epochs": 2}}}, True),
         ({"gridsearch": {"folds": 3}}, True),
-        # Those of the trials, and those of how the chosen one is trained.
+        # The trials set these, or only the training of the best network reads them.
         ({"train": {"batch_size": 7}}, False),
         ({"train": {"epochs": 9}}, False),
         ({"train": {"workers": 3}}, False),
@@ -65,10 +66,11 @@ def test_best_json_holds_the_selected_score(
     ids=str,
 )
 def test_trainings_are_repeated_for_another_grid_optimiser_or_seed_alone(
-    chosen: dict[str, Any], is_another: bool
+    changes: dict[str, Any], is_repeated: bool
 ) -> None:
-    state_before, state_after = (
-        gridsearch.GridSearch().parts(Config.model_validate({**MINIMAL, **changes}))
-        for changes in ({}, chosen)
-    )
-    assert (state_before != state_after) is is_another
+    stage = gridsearch.GridSearch()
+
+    parts = stage.parts(Config.model_validate(MINIMAL))
+    changed_parts = stage.parts(Config.model_validate(MINIMAL | changes))
+
+    assert (changed_parts != parts) is is_repeated

@@ -1,4 +1,4 @@
-"""The stages `ingest` and `features` over files of our own, without a JVM."""
+"""The stages `ingest` and `features` over small files, without a JVM."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 from command_line import small_config
 from delphes_files import write_delphes
+from example_versions import example_versions
 from night_files import FIRST, Night, events
 from stages_in_process import without_spark
 
@@ -34,101 +35,98 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 
 @pytest.mark.slow
 def test_a_file_of_copies_only_leaves_the_events_as_they_are(night: Night) -> None:
-    """What the first read had written of it stayed in the folder, and the stage refused its own output."""
     night.run()
-    events_before, data = night.events(), night.version("features").folder / "dataset.json"
-    counts = json.loads(data.read_text())
+    num_events = night.events()
+    dataset_json = (night.folder_of("features") / "dataset.json").read_text()
     write_delphes(night.data / "qcd_copy.root", events(FIRST["qcd"]))
+
     output = night.run(ingest={"on_duplicate": "drop"})
+
     assert "40 copies left out" in output
-    assert night.events() == events_before
-    assert json.loads((night.version("features").folder / "dataset.json").read_text()) == counts
+    assert night.events() == num_events
+    dataset_with_copies = (night.folder_of("features") / "dataset.json").read_text()
+    assert json.loads(dataset_with_copies) == json.loads(dataset_json)
 
 
-def test_features_need_no_root_files(
-    night: Night,
-) -> None:
-    """Only a note about `ingest` needs the files: on tape, or with files to come, no later stage ran."""
+def test_features_need_no_root_files(night: Night) -> None:
     night.run()
     for path in night.data.iterdir():
         path.rename(path.with_suffix(".gone"))
+
     output = night.run("features", classes=["QCD", "ttbar", "W"])
+
     assert "note: ingest is stale (sample 'qcd': no file matches" in output
     assert "features: config classes changed" in output
-    # The stage that reads the files stops without them, and is not called up to date.
+    # The stage that reads the files stops without them, and counts as not up to date.
     with pytest.raises(FilesToComeError):
         night.run("ingest")
-    runner = night.runner()
-    assert [planned_stage.state for planned_stage in runner.plan()[:2]] == [
-        State.WAITS,
-        State.WAITS,
-    ]
+    assert night.states() == [State.WAITS, State.WAITS]
     with pytest.raises(FilesToComeError):
-        runner.accept()
+        night.runner().accept()
 
 
-def test_plan_promised_runs_of_inputs_that_cannot_be_read(night: Night) -> None:
-    """Neither a first run nor a later one can begin; the stages after it do not run either."""
+def test_plan_says_whether_the_input_files_can_be_read(night: Night) -> None:
     small_config(night.folder, night.data)
-    damaged = night.data / "qcd_0.root"
-    file_bytes = damaged.read_bytes()
-    damaged.write_bytes(file_bytes[: len(file_bytes) // 2])
-    planned = night.runner().plan()
-    assert {planned_stage.state for planned_stage in planned} == {State.FAILS}
-    assert str(damaged) in planned[0].reasons[0]
-    assert planned[1].reasons == ["ingest would fail"]
-    damaged.write_bytes(file_bytes)
-    assert [planned_stage.state for planned_stage in night.runner().plan()[:2]] == [
-        State.MISSING,
-        State.MISSING,
-    ]
+    path = night.data / "qcd_0.root"
+    file_bytes = path.read_bytes()
+
+    path.write_bytes(file_bytes[: len(file_bytes) // 2])
+    plan = night.runner().plan()
+    assert {planned_stage.state for planned_stage in plan} == {State.FAILS}
+    assert str(path) in plan[0].reasons[0]
+    assert plan[1].reasons == ["ingest would fail"]
+
+    path.write_bytes(file_bytes)
+    assert night.states() == [State.MISSING, State.MISSING]
+
     night.run()
-    damaged.unlink()
-    assert [planned_stage.state for planned_stage in night.runner().plan()[:2]] == [
-        State.WAITS,
-        State.WAITS,
-    ]
+    path.unlink()
+    assert night.states() == [State.WAITS, State.WAITS]
+
     write_delphes(night.data / "qcd_2.root", events(500))
-    assert [planned_stage.state for planned_stage in night.runner().plan()[:2]] == [
-        State.STALE,
-        State.STALE,
-    ]
+    assert night.states() == [State.STALE, State.STALE]
 
 
 def test_damaged_events_of_an_unchanged_file_are_read_again(night: Night) -> None:
     night.run("ingest")
-    damaged = min((night.version("ingest").folder / "events").glob("*.parquet"))
+    damaged = min((night.folder_of("ingest") / "events").glob("*.parquet"))
     with damaged.open("r+b") as file:
         file.seek(100)
         file.write(b"damaged")
     write_delphes(night.data / "qcd_late.root", events(500))
-    assert "1 files read, 3 reused" in night.run("ingest")
-    assert verify(night.runner().run_folder) == [
-        str(night.version("ingest").folder / "events" / damaged.name)
-    ]
+
+    output = night.run("ingest")
+
+    assert "1 files read, 3 reused" in output
+    unreused_part = night.folder_of("ingest") / "events" / damaged.name
+    assert verify(night.runner().run_folder) == [str(unreused_part)]
 
 
 def test_all_files_are_checked_once_in_a_run(night: Night) -> None:
     with patch.object(
         Ingest, "find_inputs", autospec=True, side_effect=Ingest.find_inputs
-    ) as found:
+    ) as find_inputs:
         night.run()
-        assert found.call_count == 1
+        assert find_inputs.call_count == 1
+
         night.run("features", classes=["QCD", "ttbar", "W"])
-        assert found.call_count == 2
+        assert find_inputs.call_count == 2
 
 
 def test_locations_and_unread_files_make_no_features_stale(night: Night) -> None:
     night.run()
     for path in night.data.iterdir():
-        os.utime(path.rename(path.with_name(path.name.replace("_0", "_moved"))), (10**9, 10**9))
+        path.rename(path.with_name(path.name.replace("_0", "_moved")))
     (night.data / "qcd_bad.root").write_text("this is text, not ROOT, and long enough")
-    os.utime(night.data / "qcd_bad.root", (10**9, 10**9))
+    for path in night.data.iterdir():
+        os.utime(path, (10**9, 10**9))
     write_delphes(night.data / "qcd_late.root", events(500))
+
     output = night.run(ingest={"on_bad_file": "skip", "until": "2026-01-01T00:00:00Z"})
+
     assert "1 bad files skipped" in output
-    counters = night.counters("ingest")
-    assert [len(counters[name]) for name in ("bad_files", "waiting_files")] == [1, 1]
+    assert len(night.counters("ingest")["bad_files"]) == 1
+    assert len(night.counters("ingest")["waiting_files"]) == 1
     assert output.splitlines()[-2] == "features: up to date"
 
 
@@ -144,19 +142,21 @@ def test_locations_and_unread_files_make_no_features_stale(night: Night) -> None
     ],
 )
 def test_a_stage_depends_on_the_counters_that_it_reads(
-    night: Night, counter: str, stale: list[str]
+    tmp_path: Path, counter: str, stale: list[str]
 ) -> None:
-    night.run("ingest")
-    version = night.version("ingest")
+    version = example_versions(tmp_path)["ingest"]
     counters = {**version.manifest.counters, counter: "another"}
     manifest = version.manifest.model_copy(update={"counters": counters})
-    second = replace(version, manifest=manifest)
+    changed = replace(version, manifest=manifest)
+
     stages: list[Stage] = [Features(), Evaluate(), Report()]
-    assert [
+    dependent = [
         stage.name
         for stage in stages
-        if content_read(stage, second) != content_read(stage, version)
-    ] == stale
+        if content_read(stage, changed) != content_read(stage, version)
+    ]
+
+    assert dependent == stale
 
 
 def test_a_file_without_entries_may_lack_branches(night: Night) -> None:
@@ -164,7 +164,9 @@ def test_a_file_without_entries_may_lack_branches(night: Night) -> None:
         field.branch for name in PARTICLE_COLLECTIONS for field in COLLECTIONS[name].values()
     ]
     write_delphes(night.data / "qcd_empty.root", [], without=[*particles, "Event.Weight"])
+
     output = night.run("ingest", features={"particles": False}, model={"names": ["hlf"]})
+
     assert "4 files, 120 entries" in output
     assert "note:" not in output
 
@@ -173,10 +175,11 @@ def test_local_events_are_hashed_once_by_the_one_who_publishes_them(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("ingestion.range_output.file_digest")
+
     night.run()
-    published = {file.path: file.digest for file in night.version("ingest").files}
+
     outputs = night.counters("features")["kernel_outputs"]
-    assert len(outputs) == 3
-    assert {
-        f"events/{output['name']}": output["digest"] for output in outputs
-    }.items() <= published.items()
+    kernel_inputs = {f"events/{output['name']}": output["digest"] for output in outputs}
+    published = {file.path: file.digest for file in night.version("ingest").files}
+    assert len(kernel_inputs) == 3
+    assert kernel_inputs.items() <= published.items()

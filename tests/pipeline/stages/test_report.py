@@ -1,4 +1,4 @@
-"""What the report reads beside the other stages."""
+"""Tables of `compare` as inputs of the report."""
 
 from __future__ import annotations
 
@@ -15,37 +15,52 @@ from pipeline.stages.base import StageInputs
 from pipeline.stages.report import Report
 
 
-def found_in(run_dir: Path) -> StageInputs:
+def find_inputs(run_dir: Path) -> StageInputs:
     config: Any = SimpleNamespace(run_dir=run_dir)
     return Report().find_inputs(config, None, Console())
 
 
-def test_comparisons_in_the_run_folder_are_inputs_so_that_a_new_one_makes_the_report_stale(
-    tmp_path: Path,
+@pytest.fixture
+def table_path(tmp_path: Path) -> Path:
+    """Where `compare` writes the table of the study `mine` in the run folder `tmp_path`."""
+    path = tmp_path / "compare" / "mine" / "table.json"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def test_a_new_comparison_in_the_run_folder_makes_the_report_stale(
+    tmp_path: Path, table_path: Path
 ) -> None:
-    assert found_in(tmp_path) == StageInputs({}, {})
-    table = tmp_path / "compare" / "mine" / "table.json"
-    table.parent.mkdir(parents=True)
-    # A study that is under way.
+    # A study that is under way has no table.
     (tmp_path / "compare" / "other").mkdir()
-    document = {"title": "A study", "heads": [], "workers": "ranks", "events": "none", "notes": []}
-    inputs = []
-    for rows in ([["sgd", "90 %"]], [["sgd", "91 %"]], [["sgd", "91 %"]]):
-        table.write_text(json.dumps({**document, "rows": rows}))
-        inputs.append(found_in(tmp_path))
-    assert inputs[0].inputs.keys() == {"compare/mine"}
-    assert inputs[0].inputs["compare/mine"].name == "comparison mine"
-    assert inputs[1].details == {"mine": {**document, "rows": [["sgd", "91 %"]]}}
-    first, second, same = (input_.inputs for input_ in inputs)
-    assert first != second == same
+    assert find_inputs(tmp_path) == StageInputs({}, {})
+
+    def write_table(accuracy: str) -> dict[str, Any]:
+        head = {"title": "A study", "heads": [], "workers": "ranks", "events": "none", "notes": []}
+        table = {**head, "rows": [["sgd", accuracy]]}
+        table_path.write_text(json.dumps(table))
+        return table
+
+    write_table("90 %")
+    first = find_inputs(tmp_path)
+    table = write_table("91 %")
+    second = find_inputs(tmp_path)
+
+    assert first.inputs.keys() == {"compare/mine"}
+    assert first.inputs["compare/mine"].name == "comparison mine"
+    assert second.details == {"mine": table}
+    assert second.inputs != first.inputs
+    write_table("91 %")
+    assert find_inputs(tmp_path).inputs == second.inputs
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", '{"title": "A study"}'])
-def test_a_damaged_table_is_named_with_what_to_do(tmp_path: Path, text: str) -> None:
-    table = tmp_path / "compare" / "mine" / "table.json"
-    table.parent.mkdir(parents=True)
-    table.write_text(text)
+def test_a_damaged_table_is_named_with_what_to_do(
+    tmp_path: Path, table_path: Path, text: str
+) -> None:
+    table_path.write_text(text)
+
     with pytest.raises(
         RunFolderError, match=r"mine/table.json is damaged: .* Run `compare` for this study again"
     ):
-        found_in(tmp_path)
+        find_inputs(tmp_path)
