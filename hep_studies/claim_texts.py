@@ -53,7 +53,11 @@ def protocol_text(claim: Claim) -> str:
     A measure that chooses the best values is named where it is not that of all such claims.
     """
     if claim.protocol == "each at its best":
-        return f"best by {measure_of(claim.tuned_by).label}" if claim.tuned_by else "best"
+        if claim.tuned_by is None:
+            return "best"
+        if claim.tuned_by == claim.measure:
+            return "best by it"
+        return f"best by {measure_of(claim.tuned_by).label}"
     values = [f"{key_label(key)} {value}" for key, value in claim.at.items()]
     return f"equal, {', '.join(values)}" if values else "equal"
 
@@ -79,18 +83,20 @@ def margin_text(claim: Claim) -> str:
 
 
 def verdict_text(judged: JudgedClaim) -> str:
-    """Return a verdict: bold if the claim is decided, else with what is in the way.
+    """Return a verdict: bold if the claim is decided, else with what would decide it.
 
-    A decided claim says if best settings are at the edge of their sweep. The text of a
-    demonstration stands once on its page, and not here.
+    A decided claim says if best settings are at the edge of their sweep. A withdrawn claim says
+    why. The text of a demonstration stands once on its page, and not here.
     """
     if judged.verdict not in OPEN:
         text = f"**{judged.verdict}**"
         return f"{text}, {_BEST_OF_THOSE_TRIED}" if judged.is_at_edge else text
-    reason = judged.reason
-    if reason.startswith(_DEMONSTRATION):
-        reason = _DEMONSTRATION
-    return f"{judged.verdict}: {reason}" if reason else str(judged.verdict)
+    if judged.verdict is Verdict.WITHDRAWN:
+        return f"{judged.verdict}: {judged.reason}"
+    text = str(judged.verdict)
+    if judged.reason.startswith(_DEMONSTRATION):
+        text += f": {_DEMONSTRATION}"
+    return f"{text}; would be decided by {judged.would_decide}"
 
 
 def count_verdicts(claims: Sequence[JudgedClaim]) -> str:

@@ -99,7 +99,10 @@ def test_a_further_row_of_a_claim_stands_below_it() -> None:
 def test_unchecked_times_confirm_nothing() -> None:
     page = render(replace(result_of_claims(FASTER), checks=[]), folder="figures")
 
-    assert "|more|not decidable here: times not checked well enough|" in page
+    assert (
+        "|more|not decidable here; would be decided by a closer check of the simulated times|"
+        in page
+    )
 
 
 def test_the_page_has_the_figures_and_the_checks_in_milliseconds() -> None:
