@@ -47,16 +47,16 @@ def make_score(
 
 def test_one_epoch_counts_for_all_folds() -> None:
     # The mean losses are 0.9, 0.65, 0.5 and 0.1; the first fold alone is best at the second epoch.
-    folds = [
-        make_curves([0.9, 0.5, 0.6, 0.1], [0.1, 0.7, 0.9, 1.0]),
-        make_curves([0.9, 0.8, 0.4, 0.1], [0.1, 0.2, 0.5, 1.0]),
-    ]
+    first_fold = make_curves([0.9, 0.5, 0.6, 0.1], [0.1, 0.7, 0.9, 1.0])
+    second_fold = make_curves([0.9, 0.8, 0.4, 0.1], [0.1, 0.2, 0.5, 1.0])
+    folds = [first_fold, second_fold]
 
     three_epochs = score_trial(TRIAL, 99, folds)
     four_epochs = score_trial(TRIAL._replace(epochs=4), 99, folds)
 
     assert three_epochs is not None
-    assert (three_epochs.best_epoch, three_epochs.accuracies) == (3, [0.9, 0.5])
+    assert three_epochs.best_epoch == 3
+    assert three_epochs.accuracies == [0.9, 0.5]
     assert three_epochs.loss == pytest.approx(0.5)
     assert four_epochs is not None
     assert four_epochs.accuracy == 1.0
@@ -64,40 +64,41 @@ def test_one_epoch_counts_for_all_folds() -> None:
 
 def test_the_best_epoch_is_finite_in_all_folds() -> None:
     diverging = make_curves([math.nan, 0.4, math.inf], [0.0, 0.6, 0.9])
+    finite = make_curves([0.1, 0.5, 0.1], [0.9] * 3)
 
-    score = score_trial(TRIAL, 9, [diverging, make_curves([0.1, 0.5, 0.1], [0.9] * 3)])
+    score = score_trial(TRIAL, 9, [diverging, finite])
 
     assert score is not None
     assert score.best_epoch == 2
 
 
 def test_a_trial_without_an_epoch_that_is_finite_in_all_folds_has_no_score() -> None:
-    folds = [make_curves([0.5] * 3, [0.7] * 3), make_curves([math.nan] * 3, [0.3] * 3)]
+    finite = make_curves([0.5] * 3, [0.7] * 3)
+    diverged = make_curves([math.nan] * 3, [0.3] * 3)
 
-    assert score_trial(TRIAL, 9, folds) is None
+    assert score_trial(TRIAL, 9, [finite, diverged]) is None
 
 
 def test_equal_accuracies_rank_by_loss_and_then_by_size() -> None:
-    scores = [
-        make_score(9, [0.8], loss=0.5),
-        make_score(5, [0.8], loss=0.5),
-        make_score(9, [0.8], loss=0.4),
-        make_score(99, [0.9], loss=0.9),
-    ]
+    large = make_score(9, [0.8], loss=0.5)
+    small = make_score(5, [0.8], loss=0.5)
+    lower_loss = make_score(9, [0.8], loss=0.4)
+    more_accurate = make_score(99, [0.9], loss=0.9)
 
-    order = [(score.num_parameters, score.loss) for score in rank_scores(scores)]
+    ranked = rank_scores([large, small, lower_loss, more_accurate])
 
-    assert order == [(99, 0.9), (9, 0.4), (5, 0.5), (9, 0.5)]
+    assert ranked == [more_accurate, lower_loss, small, large]
 
 
 def test_settings_are_compared_fold_by_fold() -> None:
-    accuracies = np.array([0.7, 0.8, 0.9])
-    best = make_score(9, (accuracies + 0.01).tolist())
-    second = make_score(9, accuracies.tolist())
+    best = make_score(9, [0.71, 0.81, 0.91])
+    second = make_score(9, [0.7, 0.8, 0.9])
 
-    assert best.lead_over(second).value == pytest.approx(0.01)
-    assert best.lead_over(second).error == pytest.approx(0, abs=1e-9)
-    assert best.lead_over(second).is_beyond_noise
+    lead = best.lead_over(second)
+
+    assert lead.value == pytest.approx(0.01)
+    assert lead.error == pytest.approx(0, abs=1e-9)
+    assert lead.is_beyond_noise
     assert not second.lead_over(best).is_beyond_noise
     assert best.to_json(best)["behind"] == 0
     assert second.to_json(best)["behind"] == pytest.approx(0.01)
@@ -162,12 +163,12 @@ def test_no_score_beats_one_of_the_front(
 
     all_points = {(cost(score).value, score.accuracy) for score in scores}
     for price, accuracy in all_points:
-        is_beaten = any(
-            other_price <= price
-            and other_accuracy >= accuracy
-            and (other_price, other_accuracy) != (price, accuracy)
+        as_good = {
+            (other_price, other_accuracy)
             for other_price, other_accuracy in all_points
-        )
+            if other_price <= price and other_accuracy >= accuracy
+        }
+        is_beaten = as_good != {(price, accuracy)}
         assert is_beaten is ((price, accuracy) not in front)
 
 
@@ -201,4 +202,6 @@ def test_each_architecture_is_measured_in_turn(
 
     assert measured == [[3, 3, 3], [5], [8, 4]] * 5
     assert latencies.keys() == set(architectures)
-    assert all(latency.value > 0 and latency.error >= 0 for latency in latencies.values())
+    for latency in latencies.values():
+        assert latency.value > 0
+        assert latency.error >= 0

@@ -26,12 +26,14 @@ from training.loop.summary import write_summary
 def test_a_summary_adds_up_epochs_and_names_the_average_of_slow_momentum(
     tmp_path: Path, method: dict[str, Any], is_exact: bool
 ) -> None:
-    ranks = run(**method, workers=4, epochs=3).records
-    (tmp_path / "metrics").mkdir()
-    for rank, records in enumerate(ranks):
-        write_records(tmp_path / "metrics" / f"rank-{rank}.jsonl", records)
+    selected = method | {"workers": 4, "epochs": 3}
+    histories = run(**selected).records
+    metrics = tmp_path / "metrics"
+    metrics.mkdir()
+    for rank, records in enumerate(histories):
+        write_records(metrics / f"rank-{rank}.jsonl", records)
 
-    write_summary(tmp_path, "hlf", settings(**method, workers=4, epochs=3), 51)
+    write_summary(tmp_path, "hlf", settings(**selected), 51)
 
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["slowmo_exact_average"] is is_exact
@@ -39,8 +41,11 @@ def test_a_summary_adds_up_epochs_and_names_the_average_of_slow_momentum(
     assert summary["steps"] == 3 * 8
     assert summary["samples"] == 3 * 320
     assert summary["train_rows"] == 320
-    assert summary["seconds"] == pytest.approx(sum(record["seconds"] for record in ranks[0]))
-    best = min(ranks[0], key=lambda record: record["val_loss"])
+    records_of_rank_0 = histories[0]
+    seconds = sum(record["seconds"] for record in records_of_rank_0)
+    assert summary["seconds"] == pytest.approx(seconds)
+    best = min(records_of_rank_0, key=lambda record: record["val_loss"])
     assert summary["best_epoch"] == best["epoch"]
     assert summary["best_val_loss"] == best["val_loss"]
-    assert [rank["rank"] for rank in summary["per_rank"]] == [0, 1, 2, 3]
+    rank_numbers = [rank["rank"] for rank in summary["per_rank"]]
+    assert rank_numbers == [0, 1, 2, 3]
