@@ -61,159 +61,166 @@ GOSSIP: list[dict[str, Any]] = [
     },
     {"algorithm": "swarm-sgd", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
 ]
-#: Done twice.
-TWICE: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
-SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
+SHARDS_OF_MPCA: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
+#: Made twice, in float32.
+REPEATED: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
 #: All that ranks do on the CPU they do on a GPU, where there is one.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-EXACT: dict[str, Any] = {"workers": 3, "precision": "float64", "device": DEVICE}
-GOSSIP_RUN: dict[str, Any] = {"workers": 3, "device": DEVICE, "epochs": 8, "learning_rate": 0.03}
+SYNCHRONOUS_RUN: dict[str, Any] = {"workers": 3, "precision": "float64", "device": DEVICE}
+ASYNCHRONOUS_RUN: dict[str, Any] = {
+    "workers": 3,
+    "device": DEVICE,
+    "epochs": 8,
+    "learning_rate": 0.03,
+}
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(
-        tmp_path_factory.mktemp("data") / "set", rows=ROWS, class_weights=[2.0, 1.0, 0.5]
-    )
+    folder = tmp_path_factory.mktemp("data") / "set"
+    return write_dataset(folder, rows=ROWS, class_weights=[2.0, 1.0, 0.5])
 
 
 @pytest.fixture(scope="module")
-def runs_of_ranks(
-    dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, RunSpec]:
-    """All runs of three ranks, by their settings; ranks are started once, which takes seconds."""
-    selected = [
-        *(EXACT | keys for keys in SYNCHRONOUS), *(GOSSIP_RUN | keys for keys in (*GOSSIP, *SERVERS, SHARDS)), TWICE,
-    ]  # fmt: skip
+def runs(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
+    """All runs by their method; ranks start once for all, since a start takes seconds."""
     folder = tmp_path_factory.mktemp("runs")
-    runs = {
-        str(keys): make_spec(dataset, folder / f"run-{index}", **keys)
-        for index, keys in enumerate(selected)
+    settings_by_name = {"repeated 1": REPEATED, "repeated 2": REPEATED}
+    for method in SYNCHRONOUS:
+        settings_by_name[str(method)] = SYNCHRONOUS_RUN | method
+    for method in [*GOSSIP, *SERVERS, SHARDS_OF_MPCA]:
+        settings_by_name[str(method)] = ASYNCHRONOUS_RUN | method
+    specs = {
+        name: make_spec(dataset, folder / f"run-{index}", **settings)
+        for index, (name, settings) in enumerate(settings_by_name.items())
     }
-    runs["again"] = make_spec(dataset, folder / "again", **TWICE)
-    launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
-    return runs
+    launch_all(list(specs.values()), folder / "job", on_progress=lambda *_: None)
+    return specs
 
 
-def simulated(dataset: FeatureDataset, run: RunSpec) -> Simulated:
+def simulate(run: RunSpec) -> Simulated:
     """The same run in the simulator, from the same initial weights."""
     return simulate_workload(run.workload.open(), run.train, ClusterSettings())
 
 
-@pytest.mark.parametrize("settings", SYNCHRONOUS, ids=str)
+def simulate_swarm(
+    dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory, **settings: Any
+) -> list[dict[str, Any]]:
+    """The records of the first worker of SwarmSGD in the simulator."""
+    swarm = ASYNCHRONOUS_RUN | {"algorithm": "swarm-sgd"} | settings
+    run = make_spec(dataset, tmp_path_factory.mktemp("simulated") / "out", **swarm)
+    return simulate(run).records[0]
+
+
+@pytest.mark.parametrize("method", SYNCHRONOUS, ids=str)
 def test_synchronous_methods_do_on_mpi_what_they_do_in_the_simulator(
-    dataset: FeatureDataset, runs_of_ranks: dict[str, RunSpec], settings: dict[str, Any]
+    runs: dict[str, RunSpec], method: dict[str, Any]
 ) -> None:
-    run = runs_of_ranks[str(EXACT | settings)]
-    expected = simulated(dataset, run)
-    for rank, (actual, reference) in enumerate(
-        zip(records(run.out_dir), expected.records, strict=True)
+    run = runs[str(method)]
+    simulated = simulate(run)
+    summaries = [summarize_rank(rank_records) for rank_records in simulated.records]
+
+    for rank, (rank_records, expected_records) in enumerate(
+        zip(records(run.out_dir), simulated.records, strict=True)
     ):
         for key in ("train_loss", "val_loss", "consensus_distance", "samples", "worker_val_loss"):
-            assert actual[-1][key] == pytest.approx(reference[-1][key], rel=1e-9, abs=1e-11), (
-                rank,
-                key,
-            )
-    totals = summary(run.out_dir)["acted"]
-    assert totals == count_actions(
-        run.train, [summarize_rank(record) for record in expected.records]
-    )
-    assert min(totals.values()) > 0
+            expected = pytest.approx(expected_records[-1][key], rel=1e-9, abs=1e-11)
+            assert rank_records[-1][key] == expected, (rank, key)
+    action_counts = summary(run.out_dir)["acted"]
+    assert action_counts == count_actions(run.train, summaries)
+    assert min(action_counts.values()) > 0
 
 
 @pytest.fixture(scope="module")
-def distance_alone(
+def distance_without_averages(
     dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[bool, float]:
     """Consensus distance of workers that never average, without and with slow momentum."""
-    alone: dict[str, Any] = GOSSIP_RUN | {"algorithm": "swarm-sgd", "local_steps": 10**6}
     distances = {}
-    for slow, extra in {False: {}, True: {"slowmo": GOSSIP_SLOWMO}}.items():
-        run = make_spec(dataset, tmp_path_factory.mktemp("alone") / "out", **alone, **extra)
-        distances[slow] = simulated(dataset, run).records[0][-1]["consensus_distance"]
+    for is_slow, extra in ((False, {}), (True, {"slowmo": GOSSIP_SLOWMO})):
+        history = simulate_swarm(dataset, tmp_path_factory, local_steps=10**6, **extra)
+        distances[is_slow] = history[-1]["consensus_distance"]
     return distances
 
 
 @pytest.fixture(scope="module")
-def untrained(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> float:
+def untrained_loss(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> float:
     """Validation loss of the initial weights.
 
-    What a worker that waits for nobody finds after its first epoch says little: the others may be
-    epochs ahead. The best loss is below 0.47 of this one for each of 5 seeds in the simulator, with
-    pauses of workers as on a busy machine; against that of the first epoch it was up to 0.7 of it.
+    The loss of an asynchronous worker after its first epoch says little: the others may be epochs
+    ahead. The best loss is below 0.47 of the untrained one for each of 5 seeds in the simulator,
+    with pauses of workers as on a busy machine; against that of the first epoch it was up to 0.7.
     """
-    nothing: dict[str, Any] = GOSSIP_RUN | {
-        "algorithm": "swarm-sgd",
-        "learning_rate": 1e-12,
-        "epochs": 1,
-    }
-    run = make_spec(dataset, tmp_path_factory.mktemp("untrained") / "out", **nothing)
-    loss: float = simulated(dataset, run).records[0][0]["val_loss"]
+    history = simulate_swarm(dataset, tmp_path_factory, learning_rate=1e-12, epochs=1)
+    loss: float = history[0]["val_loss"]
     return loss
 
 
-@pytest.mark.parametrize("settings", GOSSIP, ids=str)
+@pytest.fixture
+def totals(
+    runs: dict[str, RunSpec], method: dict[str, Any], untrained_loss: float
+) -> dict[str, Any]:
+    """The summary of an asynchronous run, which has learnt from all samples."""
+    run_summary = summary(runs[str(method)].out_dir)
+    assert run_summary["best_val_loss"] < 0.7 * untrained_loss
+    assert run_summary["samples"] == 8 * sum(ROWS["train"])
+    return run_summary
+
+
+def total_over_ranks(totals: dict[str, Any], key: str) -> int:
+    return sum(rank[key] for rank in totals["per_rank"])
+
+
+def communication_seconds(totals: dict[str, Any]) -> float:
+    return sum(rank["seconds_by_kind"]["communicate"] for rank in totals["per_rank"])
+
+
+@pytest.mark.parametrize("method", GOSSIP, ids=str)
 def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
-    runs_of_ranks: dict[str, RunSpec],
-    untrained: float,
-    distance_alone: dict[bool, float],
-    settings: dict[str, Any],
+    totals: dict[str, Any], distance_without_averages: dict[bool, float], method: dict[str, Any]
 ) -> None:
-    run = runs_of_ranks[str(GOSSIP_RUN | settings)]
-    totals = summary(run.out_dir)
-    assert totals["best_val_loss"] < 0.7 * untrained
-    assert totals["samples"] == 8 * sum(ROWS["train"])
-    ranks = totals["per_rank"]
-    assert (
-        sum(rank["averages_begun"] for rank in ranks)
-        == sum(rank["averages_received"] for rank in ranks)
-        > 0
-    )
-    for rank in ranks:
-        if run.train.algorithm.name == "ad-psgd":
+    num_begun = total_over_ranks(totals, "averages_begun")
+
+    assert num_begun == total_over_ranks(totals, "averages_received") > 0
+    for rank in totals["per_rank"]:
+        if method["algorithm"] == "ad-psgd":
             assert rank["averages_begun"] + rank["averages_skipped"] == rank["steps"]
         # On a busy machine a rank may come to few steps, or none.
         assert rank["averages_begun"] == 0 or rank["bytes_sent"] > 0
-    assert sum(rank["seconds_by_kind"]["communicate"] for rank in ranks) > 0
-    assert totals["consensus_distance"] < 0.7 * distance_alone["slowmo" in settings]
+    assert communication_seconds(totals) > 0
+    distance = totals["consensus_distance"]
+    assert distance < 0.7 * distance_without_averages["slowmo" in method]
 
 
-def test_shards_of_mpca_travel_beside_the_steps_on_mpi(
-    runs_of_ranks: dict[str, RunSpec], untrained: float
-) -> None:
-    run = runs_of_ranks[str(GOSSIP_RUN | SHARDS)]
-    totals = summary(run.out_dir)
-    assert totals["best_val_loss"] < 0.7 * untrained
-    assert totals["samples"] == 8 * sum(ROWS["train"])
-    assert len({rank["cycles"] for rank in totals["per_rank"]}) == 1
+@pytest.mark.parametrize("method", [SHARDS_OF_MPCA], ids=str)
+def test_shards_of_mpca_travel_beside_the_steps_on_mpi(totals: dict[str, Any]) -> None:
+    ranks = totals["per_rank"]
+
+    assert len({rank["cycles"] for rank in ranks}) == 1
     # On a busy machine a rank may take few steps, or none.
-    assert totals["per_rank"][0]["cycles"] >= 3
-    assert max(rank["mean_steps_per_cycle"] for rank in totals["per_rank"]) >= 1
-    assert max(rank["max_staleness"] for rank in totals["per_rank"]) >= 1
-    assert all(rank["bytes_sent"] > 0 for rank in totals["per_rank"])
-    assert totals["sums"] == totals["per_rank"][0]["cycles"]
-    assert totals["steps_per_cycle"] > 0
-    assert 0 < totals["effective_share"] <= 1
+    assert ranks[0]["cycles"] >= 3
+    assert max(rank["mean_steps_per_cycle"] for rank in ranks) >= 1
+    assert max(rank["max_staleness"] for rank in ranks) >= 1
+    assert min(rank["bytes_sent"] for rank in ranks) > 0
 
 
-@pytest.mark.parametrize("settings", SERVERS, ids=str)
+@pytest.mark.parametrize("method", SERVERS, ids=str)
 def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
-    runs_of_ranks: dict[str, RunSpec], untrained: float, settings: dict[str, Any]
+    runs: dict[str, RunSpec], totals: dict[str, Any], method: dict[str, Any]
 ) -> None:
-    run = runs_of_ranks[str(GOSSIP_RUN | settings)]
-    totals, histories = summary(run.out_dir), records(run.out_dir)
-    assert totals["best_val_loss"] < 0.7 * untrained
-    assert totals["samples"] == 8 * sum(ROWS["train"])
+    histories = records(runs[str(method)].out_dir)
+
     for rank, history in zip(totals["per_rank"], histories, strict=True):
-        assert sum(sum(record["staleness"].values()) for record in history) == rank["pushes"]
-    assert sum(rank["pushes"] for rank in totals["per_rank"]) > 0
-    assert sum(rank["seconds_by_kind"]["communicate"] for rank in totals["per_rank"]) > 0
+        num_pushes = sum(sum(record["staleness"].values()) for record in history)
+        assert num_pushes == rank["pushes"]
+    assert total_over_ranks(totals, "pushes") > 0
+    assert communication_seconds(totals) > 0
 
 
-def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(
-    runs_of_ranks: dict[str, RunSpec],
+def test_repeated_float32_runs_of_a_synchronous_method_agree_bit_by_bit(
+    runs: dict[str, RunSpec],
 ) -> None:
-    np.testing.assert_array_equal(
-        flat_weights(runs_of_ranks[str(TWICE)].out_dir),
-        flat_weights(runs_of_ranks["again"].out_dir),
-    )
+    first = flat_weights(runs["repeated 1"].out_dir)
+    second = flat_weights(runs["repeated 2"].out_dir)
+
+    np.testing.assert_array_equal(first, second)
