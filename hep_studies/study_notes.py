@@ -24,6 +24,8 @@ _COUNTED: Final = {
     "averages_lost": "Workers left out {total} averages, counted on both sides of a pair: of "
     "{by_method}.",
 }
+#: Steps between two sums, measured over simulated or the reverse, may differ by this factor.
+_LARGEST_RATIO_OF_STEPS: Final = 1.25
 #: A method whose test accuracy at its best is below that of one worker by more is broken.
 _FAR_BEHIND: Final = 0.1
 
@@ -32,11 +34,13 @@ def cautions(result: StudyResult, claims: Sequence[JudgedClaim]) -> list[str]:
     """Return what a reader must know before quoting a number of the study; often nothing.
 
     It is about best settings at the edge of a sweep, checks of the times that other work disturbed,
-    and methods that are far worse than one worker.
+    sums that the simulator makes more or less often than ranks, and methods that are far worse than
+    one worker.
     """
     return [
         *_about_edges(result, claims),
         *_about_time_checks(result),
+        *_about_checks_of_sums(result),
         *_about_broken_methods(result),
     ]
 
@@ -102,6 +106,26 @@ def _about_time_checks(result: StudyResult) -> list[str]:
         sentences.append(
             f"Times of {titles} are in no headline, since their check is not used: {reason}."
         )
+    return sentences
+
+
+def _about_checks_of_sums(result: StudyResult) -> list[str]:
+    """Return a sentence for each method whose workers sum up less or more often than simulated.
+
+    What a method with a joint model learns depends on the steps between two sums.
+    """
+    sentences = []
+    for check in result.checks:
+        measured, simulated = check.steps_per_cycle, check.simulated_steps_per_cycle
+        # A method without a joint model has neither number.
+        if check.refused or not simulated:
+            continue
+        if max(measured, simulated) > _LARGEST_RATIO_OF_STEPS * min(measured, simulated):
+            sentences.append(
+                f"Ranks of this machine take {measured:.1f} steps between two sums of "
+                f"{result.study.title_of(check.method)}, simulated workers {simulated:.1f}. What "
+                "the method learns depends on them, so that ranks would learn otherwise."
+            )
     return sentences
 
 

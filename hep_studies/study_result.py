@@ -61,6 +61,11 @@ class TimeCheck:
     """Time for which ranks sleep in a step; None: `step_seconds`."""
     refused: str = ""
     """Why the check is not used; empty if it is."""
+    steps_per_cycle: float = 0.0
+    """Measured steps of a worker between two sums of a shard; 0 for methods without a joint
+    model."""
+    simulated_steps_per_cycle: float = 0.0
+    """Simulated steps between them."""
 
     @property
     def sleep_seconds(self) -> float:

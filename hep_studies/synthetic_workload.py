@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,6 +31,7 @@ from training.launching.message_probe import answer
 from training.loop.factories import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import MemoryFiles, Record
+from training.loop.summary import summarize_rank, summarize_sums
 from training.loop.trainer import Trainer
 from training.readers.sharding import Assignment
 from training.settings import TrainSettings
@@ -71,6 +72,8 @@ class MeasuredStep(NamedTuple):
     """Time of a step with its messages [s]."""
     load: float
     """Number of cores that other work kept busy meanwhile."""
+    steps_per_cycle: float = 0.0
+    """Steps of a worker between two sums of a shard, see `steps_per_cycle`."""
 
 
 #: The file that the ranks read.
@@ -162,11 +165,20 @@ def fastest_step(sums: NDArray[np.float64]) -> float:
     return float((seconds[has_steps] / steps[has_steps]).min())
 
 
+def steps_per_cycle(ranks: Iterable[Sequence[Record]]) -> float:
+    """Return the steps of a worker between two sums of a shard, a mean over the ranks.
+
+    It is 0 for methods without a joint model. What such a method learns depends on it.
+    """
+    sums = summarize_sums([summarize_rank(list(records)) for records in ranks])
+    return sums.get("steps_per_cycle", 0.0)
+
+
 def measure_step(workload: SyntheticWorkload, transport: MpiTransport) -> MeasuredStep:
-    """Return the measured time of a step with its messages; the time is the same on all ranks.
+    """Return the measurement of a step with its messages; only the load is that of this rank.
 
     All ranks call it together. They train the workload by the training loop of a real run, and add
-    up their times. The load is that of this rank's machine.
+    up what they measured.
     """
     settings = workload.train
     other_work = OtherWork()
@@ -179,10 +191,11 @@ def measure_step(workload: SyntheticWorkload, transport: MpiTransport) -> Measur
     run_now(trainer.run())
     sums = seconds_and_steps(trainer.history, settings.epochs)
     run_now(transport.all_reduce_sum(sums))
-    processor_seconds = np.array([other_work.own_seconds()])
-    run_now(transport.all_reduce_sum(processor_seconds))
-    load = other_work.busy_cores(float(processor_seconds[0]))
-    return MeasuredStep(fastest_step(sums), load)
+    totals = np.array([other_work.own_seconds(), steps_per_cycle([trainer.history])])
+    run_now(transport.all_reduce_sum(totals))
+    processor_seconds, total_steps = totals.tolist()
+    load = other_work.busy_cores(processor_seconds)
+    return MeasuredStep(fastest_step(sums), load, total_steps / transport.world_size)
 
 
 def main(argv: list[str]) -> None:

@@ -33,9 +33,11 @@ from hep_studies.synthetic_workload import (
     SyntheticWorkload,
     fastest_step,
     seconds_and_steps,
+    steps_per_cycle,
 )
 from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement
 from training.launching.mpirun import measure_messages, run_measurement
+from training.loop.records import Record
 from training.settings import TrainSettings
 
 #: Ranks for each core. Asleep they need no core, but a step has work beside the sleep.
@@ -227,7 +229,8 @@ def _measure(workloads: Sequence[SyntheticWorkload], folder: Path) -> list[TimeC
         for index, workload in enumerate(batch):
             # The workloads take turns.
             repeats = steps[index :: len(batch)]
-            check = _check_of_repeats(workload, repeats, _simulated_step(workload, links))
+            records = _simulated_records(workload, links)
+            check = _check_of_repeats(workload, repeats, records)
             # The simulated step depends on the messages that the links are fitted to.
             load = max(check.load, load_of_messages)
             checks[workload.key] = replace(check, load=load)
@@ -235,11 +238,13 @@ def _measure(workloads: Sequence[SyntheticWorkload], folder: Path) -> list[TimeC
 
 
 def _check_of_repeats(
-    workload: SyntheticWorkload, repeats: Sequence[MeasuredStep], simulated: float
+    workload: SyntheticWorkload,
+    repeats: Sequence[MeasuredStep],
+    simulated: Sequence[Sequence[Record]],
 ) -> TimeCheck:
-    """Return the check of a workload from its repeats.
+    """Return the check of a workload from its repeats, and from the records of simulated workers.
 
-    Time and load are medians, so that other work in one of the repeats changes neither.
+    All measured values are medians, so that other work in one of the repeats changes none.
     """
     seconds = [step.seconds for step in repeats]
     lower_quartile, median, upper_quartile = np.percentile(seconds, [25, 50, 75])
@@ -248,19 +253,22 @@ def _check_of_repeats(
         workload.step_seconds,
         workload.train.workers,
         float(median),
-        simulated,
+        _simulated_step(simulated, workload.train.epochs),
         spread=float(upper_quartile - lower_quartile) / 2,
         repeats=len(repeats),
         load=float(np.median([step.load for step in repeats])),
         slept=workload.cluster.step_of(workload.train.batch_size),
+        steps_per_cycle=float(np.median([step.steps_per_cycle for step in repeats])),
+        simulated_steps_per_cycle=steps_per_cycle(simulated),
     )
 
 
-def _simulated_step(workload: SyntheticWorkload, links: dict[str, float]) -> float:
-    """Return the simulated time of a step of a workload on links of this machine [s].
+def _simulated_records(
+    workload: SyntheticWorkload, links: dict[str, float]
+) -> list[list[dict[str, Any]]]:
+    """Return the records of the simulated workers of a workload, on links of this machine.
 
-    `links`: keys of the cluster from `fit_machine`. The time is taken from the records in the same
-    way as for the real ranks.
+    `links`: keys of the cluster from `fit_machine`.
     """
     simulated = simulate_times(
         workload.rows,
@@ -268,9 +276,15 @@ def _simulated_step(workload: SyntheticWorkload, links: dict[str, float]) -> flo
         workload.cluster.model_copy(update=links),
         num_parameters=workload.num_parameters,
     )
-    sums_of_ranks = [
-        seconds_and_steps(records, workload.train.epochs) for records in simulated.records
-    ]
+    return simulated.records
+
+
+def _simulated_step(ranks: Sequence[Sequence[Record]], num_epochs: int) -> float:
+    """Return the simulated time of a step, computed as that of the real ranks [s].
+
+    `ranks`: the records of each worker.
+    """
+    sums_of_ranks = [seconds_and_steps(records, num_epochs) for records in ranks]
     return fastest_step(np.sum(sums_of_ranks, axis=0))
 
 

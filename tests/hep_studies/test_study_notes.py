@@ -9,6 +9,7 @@ import pytest
 from example_study import example_check, example_result, example_run, example_study
 
 from hep_studies.judging import judge
+from hep_studies.pages import render
 from hep_studies.run_result import RunResult
 from hep_studies.study_notes import cautions, notes
 from hep_studies.study_result import StudyResult, TimeCheck
@@ -81,6 +82,24 @@ def test_one_measurement_on_a_busy_machine_checks_no_claimed_times(
         "busy, load 1.6 of 2 cores."
     )
     assert sentences == ([unchecked] if is_said else [])
+
+
+@pytest.mark.parametrize(("measured", "is_said"), [(6.1, False), (6.3, True), (3.9, True)])
+def test_fewer_or_more_sums_than_simulated_are_said(measured: float, is_said: bool) -> None:
+    first, second = [replace(check, repeats=5) for check in CHECKS]
+    sums = {"steps_per_cycle": measured, "simulated_steps_per_cycle": 5.0}
+    of_sums, refused = replace(second, **sums), replace(second, **sums, refused="load")
+    result = example_result(example_study(), [example_run("sgd", 1)], checks=[first, of_sums])
+
+    sentence = (
+        f"Ranks of this machine take {measured} steps between two sums of AD-PSGD, simulated "
+        f"workers 5.0. What the method learns depends on them, so that ranks would learn otherwise."
+    )
+    assert cautions(result, []) == [sentence][: int(is_said)]
+    assert f"a rank of AD-PSGD took {measured} steps, a simulated worker 5.0." in render(
+        result, folder="figures"
+    )
+    assert cautions(replace(result, checks=[first, refused]), []) == []
 
 
 def test_a_refused_check_is_said_with_its_reason() -> None:

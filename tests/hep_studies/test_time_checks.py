@@ -290,6 +290,24 @@ def test_ranks_sleep_for_the_step_and_exchange(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("short")
+def test_ranks_of_a_joint_model_count_their_steps_between_two_sums(tmp_path: Path) -> None:
+    algorithm = {"name": "mpca", "cycle_steps": 4, "shards": 2}
+    methods = {
+        "ar-sgd": {"train": {"algorithm": {"name": "ar-sgd"}}},
+        "mpca": {"train": {"algorithm": algorithm}},
+    }
+    runs = planned_runs(tmp_path, methods=methods, train={"workers": 2})
+
+    without_sums, check = check_times(runs, tmp_path / "timing", cores=1, code="")
+
+    # A shard is in each second sum. The end of an epoch adds a sum of fewer steps for each.
+    assert 4 < check.steps_per_cycle <= 8
+    assert check.steps_per_cycle == check.simulated_steps_per_cycle
+    assert without_sums.steps_per_cycle == without_sums.simulated_steps_per_cycle == 0
+
+
+@pytest.mark.distributed
 @pytest.mark.usefixtures("short", "busy_process")
 def test_a_check_beside_other_work_is_refused_with_its_load(tmp_path: Path) -> None:
     runs = planned_runs(tmp_path, train={"workers": 2})
