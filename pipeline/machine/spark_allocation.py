@@ -16,9 +16,10 @@ from pipeline.configuration.shell_sections import AUTO, SparkSettings
 _BASE_MIB: Final = 512
 #: Memory of a task that reads or writes events [MiB].
 _TASK_MIB: Final = 320
-#: The heap of the Java process is this part of the memory, within limits [MiB].
+#: The heap of the Java process may grow to this part of the memory, within limits [MiB]. Spark does
+#: not start with a smaller one.
 _PART_OF_HEAP: Final = 1 / 4
-_SMALLEST_HEAP, _LARGEST_HEAP = 192, 2048
+_SMALLEST_HEAP, _LARGEST_HEAP = 512, 2048
 
 
 def with_allocation(

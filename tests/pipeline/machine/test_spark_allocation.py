@@ -15,7 +15,7 @@ from pipeline.machine.spark_allocation import with_allocation
         (16, 64_000, "local[16]", "2048m"),
         (2, 4_000, "local[2]", "1000m"),
         # A quota of a part of a core is one slot.
-        (0.5, 600, "local[1]", "192m"),
+        (0.5, 600, "local[1]", "512m"),
         # Fewer slots than cores, since the memory holds no more tasks.
         (16, 2_112, "local[5]", "528m"),
     ],
