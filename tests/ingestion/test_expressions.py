@@ -38,7 +38,7 @@ def holds_for(condition: str, **columns: NDArray[np.generic]) -> list[bool]:
     rule = LabelRule.of({condition: 1})
     columns_of_rule = {name: columns[source.text] for name, source in rule.sources.items()}
     _, num_true = rule.labels(columns_of_rule)
-    return [number == 1 for number in num_true.tolist()]
+    return (num_true == 1).tolist()
 
 
 #: Around the limits of float64 and int64; the last two are equal to the nearest float64.
@@ -133,8 +133,9 @@ def test_the_result_for_an_event_does_not_depend_on_other_events(
     numbers = np.array([0, 4, 7, -5, 2**30], np.int64)
     divisors = np.array([0, 0, 2, -1, 3], np.int64)
     separately = []
-    for number, divisor in zip(numbers, divisors, strict=True):
-        separately += holds_for(condition, n=np.array([number]), m=np.array([divisor]))
+    for index in range(len(numbers)):
+        event = slice(index, index + 1)
+        separately += holds_for(condition, n=numbers[event], m=divisors[event])
 
     together = holds_for(condition, n=np.append(numbers, further_number), m=np.append(divisors, 1))
 

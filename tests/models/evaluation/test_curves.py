@@ -74,7 +74,7 @@ def test_thresholds_are_those_of_a_slow_loop(events: Events) -> None:
 
     share_above = {cut: weights[scores >= cut].sum() / weights.sum() for cut in scores}
     for cut, share in zip(cuts, shares, strict=True):
-        assert cut == max(other for other in scores if share_above[other] >= share - 1e-9)
+        assert cut == max(score for score in scores if share_above[score] >= share - 1e-9)
 
 
 def test_a_share_that_is_reached_but_for_rounding_is_reached() -> None:

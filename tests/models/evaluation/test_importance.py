@@ -75,14 +75,14 @@ def test_the_importance_of_a_feature_is_the_area_that_its_shuffles_lose() -> Non
     assert sum(counts) == model.num_predicted == num_expected
     assert num_predicted(("hlf",), events.labels) == num_expected
     assert list(losses) == list(hlf_names())
-    first, *others = losses.values()
+    first, *shuffled = losses.values()
     scores = model.probabilities(columns)[:, 1]
     area = roc_auc_score(events.labels, scores, sample_weight=events.weights)
     assert first.value == pytest.approx(area - 0.5, abs=0.03)
     # The error of an area of 0.76 with 300 events of each class is 0.02, and that of 0.5 after five
     # shuffles 0.01.
     assert 0.02 < first.error < 0.032
-    assert set(others) == {(0.0, 0.0)}
+    assert set(shuffled) == {(0.0, 0.0)}
     np.testing.assert_array_equal(columns["hlf"], events.hlf)
 
 
@@ -104,12 +104,12 @@ def test_to_a_model_of_the_lepton_only_the_lepton_is_important() -> None:
     hlf, samples = np.zeros((60, 1), np.float32), np.full(60, "a")
     events = ScoredEvents(labels, np.zeros((60, 2)), np.ones(60), hlf, samples)
 
-    lepton, *others = importance(LeptonPtModel(), columns, events, signal=[1], seed=2).values()
+    lepton, *candidates = importance(LeptonPtModel(), columns, events, signal=[1], seed=2).values()
 
     # From 1, since leptons of 30 and 50 GeV hardly overlap, to the area of a random score.
     assert lepton.value == pytest.approx(0.5, abs=0.12)
     assert 0 < lepton.error < 0.1
-    assert others == [(0.0, 0.0)] * 3
+    assert candidates == [(0.0, 0.0)] * 3
 
 
 def test_the_first_events_of_each_class_are_sampled() -> None:

@@ -75,8 +75,8 @@ def test_weights_that_cancel_but_for_rounding_add_up_to_nothing(weights: list[fl
 
 @pytest.mark.parametrize("value", [1 - 1e-15, 1.0, 1 + 1e-15])
 def test_a_share_of_all_but_for_rounding_is_exactly_that(value: float) -> None:
-    found = Efficiency(value, 0.943, 1 + 1e-15).as_json()
-    assert found == {"value": 1.0, "low": 0.943, "high": 1.0, "limit": "lower"}
+    share = Efficiency(value, 0.943, 1 + 1e-15).as_json()
+    assert share == {"value": 1.0, "low": 0.943, "high": 1.0, "limit": "lower"}
     assert Efficiency(1 - value, value - 1, 0.1).as_json() == {
         "value": 0.0,
         "low": 0.0,

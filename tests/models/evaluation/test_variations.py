@@ -38,7 +38,9 @@ EVENTS = events_with(
 
 def reweighted(*weights: np.ndarray) -> list[dict[str, Any]]:
     """The numbers of `EVENTS` with other weights."""
-    varied = {str(index): with_weights(EVENTS, each) for index, each in enumerate(weights)}
+    varied = {}
+    for index, varied_weights in enumerate(weights):
+        varied[str(index)] = with_weights(EVENTS, varied_weights)
     return list(variations(EVENTS, varied, TASK, [0.5]).values())
 
 
@@ -58,9 +60,9 @@ def test_weights_of_another_scale_shift_nothing() -> None:
     (numbers,) = reweighted(7.0 * EVENTS.weights)
 
     efficiencies = numbers["working_points"][0]["efficiencies"]
-    for number in (numbers["accuracy"], numbers["auc"], *efficiencies.values()):
-        assert number["shift"] == pytest.approx(0, abs=1e-12)
-        assert number["error"] == pytest.approx(0, abs=1e-12)
+    for shift in (numbers["accuracy"], numbers["auc"], *efficiencies.values()):
+        assert shift["shift"] == pytest.approx(0, abs=1e-12)
+        assert shift["error"] == pytest.approx(0, abs=1e-12)
 
 
 def test_an_envelope_has_the_largest_shifts_and_the_root_mean_square() -> None:
@@ -178,11 +180,11 @@ def test_the_errors_are_the_spread_over_repeated_experiments() -> None:
                 events.weights, two_class_probabilities(shifted_signal), np.ones(250, np.bool_)
             ),
         }
-        numbers = []
+        experiment = []
         for variation in variations(events, varied, TASK, [0.5]).values():
             efficiencies = variation["working_points"][0]["efficiencies"]
-            numbers += [variation["auc"], efficiencies["QCD"]]
-        shifts.append([number["shift"] for number in numbers])
-        errors.append([number["error"] for number in numbers])
+            experiment += [variation["auc"], efficiencies["QCD"]]
+        shifts.append([estimate["shift"] for estimate in experiment])
+        errors.append([estimate["error"] for estimate in experiment])
 
     np.testing.assert_allclose(np.mean(errors, axis=0), np.std(shifts, axis=0), rtol=0.12)

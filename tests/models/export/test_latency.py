@@ -49,11 +49,11 @@ def test_times_are_microseconds_of_the_calls(
         [time for call in range(1, 101) for time in (10**9 * call, 10**9 * call + 1000 * call)]
     )
     monkeypatch.setattr("models.export.latency.perf_counter_ns", lambda: next(ticks))
-    found = measure_latency(exported("hlf", tmp_path), columns, calls=100, warm_up=3)
-    assert found[:2] == pytest.approx(np.percentile(np.arange(1, 101), [50, 90]))
+    quantiles = measure_latency(exported("hlf", tmp_path), columns, calls=100, warm_up=3)
+    assert quantiles[:2] == pytest.approx(np.percentile(np.arange(1, 101), [50, 90]))
     # One call of 100 is slower than 99 %, and none than 99.9 %: these are no percentiles but the
     # slowest call.
-    assert found[2:4] == (None, None)
+    assert quantiles[2:4] == (None, None)
 
 
 @pytest.mark.parametrize(("calls", "measured"), [(99, 1), (1000, 3), (9999, 3), (10_000, 4)])
@@ -68,8 +68,8 @@ def test_a_percentile_needs_ten_slower_calls(calls: int, measured: int) -> None:
             pass
 
     first = {"hlf": np.zeros((1, len(hlf_names())), np.float32)}
-    found = measure_latency(Instant(), first, calls=calls, warm_up=0)  # type: ignore[arg-type]
-    assert sum(percentile is not None for percentile in found[:4]) == measured
+    quantiles = measure_latency(Instant(), first, calls=calls, warm_up=0)  # type: ignore[arg-type]
+    assert sum(percentile is not None for percentile in quantiles[:4]) == measured
 
 
 def test_single_events_come_in_turn_each_with_its_own_particles(

@@ -55,9 +55,9 @@ def test_an_exported_network_gives_the_networks_probabilities(
     assert exported.settings == small_spec(name).settings
     assert exported.definitions == {"jet_min_pt": 30.0}
     columns = random_columns([3, 0, 801, 12])
-    found = exported.probabilities(columns)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, model.probabilities(columns), rtol=0, atol=1e-5)
+    probabilities = exported.probabilities(columns)
+    assert probabilities.dtype == np.float32
+    np.testing.assert_allclose(probabilities, model.probabilities(columns), rtol=0, atol=1e-5)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ def test_the_example_gives_the_networks_probabilities(
     export_onnx(model, spec, tmp_path / "model.onnx")
     (tmp_path / "example.py").write_text(example(), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    found: dict[str, Any] = runpy.run_path("example.py")
-    assert found["hlf"].shape == (1, len(hlf_names()))
-    assert found["hlf"][0, :4] == pytest.approx([312.4, 63.5, 1.2, 81.8])
-    expected = model.probabilities({"hlf": found["hlf"]})
-    np.testing.assert_allclose(found["probability"], expected, rtol=0, atol=1e-5)
+    namespace: dict[str, Any] = runpy.run_path("example.py")
+    assert namespace["hlf"].shape == (1, len(hlf_names()))
+    assert namespace["hlf"][0, :4] == pytest.approx([312.4, 63.5, 1.2, 81.8])
+    expected = model.probabilities({"hlf": namespace["hlf"]})
+    np.testing.assert_allclose(namespace["probability"], expected, rtol=0, atol=1e-5)
     printed = {
         name: round(float(value), 3) for name, value in zip(spec.classes, expected[0], strict=True)
     }

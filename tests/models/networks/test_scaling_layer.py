@@ -39,10 +39,10 @@ def test_the_kernel_scales_as_the_layer(name: str) -> None:
         np.float32
     )
     expected = layer(torch.from_numpy(rows)).numpy()
-    found = np.ascontiguousarray(rows.T)
-    for column, values in enumerate(found):
+    contiguous_columns = np.ascontiguousarray(rows.T)
+    for column, values in enumerate(contiguous_columns):
         scale(values, column_scaling(layer), column)
-    np.testing.assert_allclose(found.T, expected, rtol=3e-6, atol=3e-6)
+    np.testing.assert_allclose(contiguous_columns.T, expected, rtol=3e-6, atol=3e-6)
 
 
 def test_scaling_is_a_constant_of_the_model() -> None:
