@@ -235,8 +235,8 @@ def test_by_work_units_workers_resume_with_one_joint_model() -> None:
     resumed = run(files=later_checkpoints.files, resume=middle, **settings)
 
     end = later_checkpoints.at((2, 0))
-    first, *others = [end.load(rank)["algorithm"]["joint"]["vectors"] for rank in range(3)]
-    for vectors in others:
+    first, *other_ranks = [end.load(rank)["algorithm"]["joint"]["vectors"] for rank in range(3)]
+    for vectors in other_ranks:
         np.testing.assert_array_equal(vectors, first)
     losses = [record["val_loss"] for record in complete.records[0]]
     assert losses[-1] < losses[0]

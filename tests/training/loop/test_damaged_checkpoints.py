@@ -21,9 +21,9 @@ from training.loop.checkpoints import CheckpointFolder
 from training.readers.units import Position
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "a flipped bit": lambda content: content.replace(b"value", b"vamue", 1),
-    "another step": lambda content: content.replace(b'"step": 5', b'"step": 3'),
-    "half": lambda content: content[: len(content) // 2],
+    "a flipped bit": lambda file_bytes: file_bytes.replace(b"value", b"vamue", 1),
+    "another step": lambda file_bytes: file_bytes.replace(b'"step": 5', b'"step": 3'),
+    "half": lambda file_bytes: file_bytes[: len(file_bytes) // 2],
     "empty": lambda _: b"",
 }
 

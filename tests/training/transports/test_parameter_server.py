@@ -24,9 +24,10 @@ def adding(change: Vector) -> Callable[[Shard], None]:
     return add
 
 
-def server_of_one_worker(content: Vector, shards: int) -> ParameterServer:
-    layout = Layout(content.shape[-1], shards)
-    return ParameterServer(layout, content, now=time.perf_counter)
+def server_of_one_worker(rows: Vector, shards: int) -> ParameterServer:
+    """A server of a vector, or of a vector with its moments in further rows."""
+    layout = Layout(rows.shape[-1], shards)
+    return ParameterServer(layout, rows, now=time.perf_counter)
 
 
 def pulled(server: ParameterServer, *shape: int) -> Any:

@@ -78,15 +78,15 @@ class Driver:
 
     def _add_up(self, request: dict[str, Any]) -> None:
         """Do each task twice, as when Spark repeats it."""
-        number, dtype, size = request["sum"], request["type"], request["size"]
+        sum_id, dtype, size = request["sum"], request["type"], request["size"]
         for _ in range(2):
             vectors = [
-                fetch_vector(address, TOKEN, number, dtype, size) for address in self.addresses
+                fetch_vector(address, TOKEN, sum_id, dtype, size) for address in self.addresses
             ]
         total = np.sum(vectors, axis=0, dtype=dtype)
         for _ in range(2):
             for address in self.addresses:
-                deliver_sum(address, TOKEN, number, total)
+                deliver_sum(address, TOKEN, sum_id, total)
 
     def run_on_all(self, work: Any) -> list[Any]:
         """Results of a coroutine for all agents, each in a thread."""
@@ -125,18 +125,20 @@ def test_sums_under_way_at_once_are_exact(driver: Driver, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    "sent",
     [np.array([[-0.0, np.nan], [np.inf, 1e-310]]), np.array([[-1, 0], [2**40, 7]])],
     ids=["floats", "integers"],
 )
-def test_a_broadcast_is_exact_to_the_bit(driver: Driver, content: Any) -> None:
+def test_a_broadcast_is_exact_to_the_bit(driver: Driver, sent: Any) -> None:
     async def broadcast(agent: SparkTransport) -> bytes:
-        vector = content.copy() if agent.rank == 0 else np.full_like(content, 5)
+        vector = np.full_like(sent, 5)
+        if agent.rank == 0:
+            vector[:] = sent
         await agent.broadcast(vector)
         await agent.barrier()
         return vector.tobytes()
 
-    assert driver.run_on_all(broadcast) == [content.tobytes()] * WORLD_SIZE
+    assert driver.run_on_all(broadcast) == [sent.tobytes()] * WORLD_SIZE
 
 
 def test_every_ticket_is_drawn_once(driver: Driver) -> None:

@@ -101,12 +101,12 @@ def test_fewer_workers_continue_from_the_mean_of_the_buffers() -> None:
 
 def spoil_buffers(checkpoints: MemoryCheckpoints, position: tuple[int, int]) -> None:
     """Replace the buffers of rank 0 in a checkpoint by NaN."""
-    parts = checkpoints.content[position]
-    state = torch.load(io.BytesIO(parts[0]), weights_only=True)
+    bytes_of_rank = checkpoints.content[position]
+    state = torch.load(io.BytesIO(bytes_of_rank[0]), weights_only=True)
     state["buffers"] *= float("nan")
     file = io.BytesIO()
     torch.save(state, file)
-    parts[0] = file.getvalue()
+    bytes_of_rank[0] = file.getvalue()
 
 
 @pytest.mark.parametrize("workers", [3, 2], ids=["as many", "fewer"])
