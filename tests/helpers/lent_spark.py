@@ -28,13 +28,13 @@ class LentSpark:
 
 
 def without_figures(patch: pytest.MonkeyPatch) -> None:
-    """Figures are drawn, but their files stay empty: laying them out takes longer than most stages."""
+    """Files of figures stay empty: the layout of figures takes longer than most stages."""
     patch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)
     patch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(b""))
 
 
 def with_brief_timing(patch: pytest.MonkeyPatch) -> None:
-    """The throughput of exported networks is measured with one batch instead of for half a second."""
+    """The throughput of exported networks is measured with one batch, not for half a second."""
     from models.export import latency
 
     patch.setattr(latency, "measure_throughput", partial(latency.measure_throughput, seconds=0.0))

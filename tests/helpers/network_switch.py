@@ -1,4 +1,6 @@
-"""A network switch in user space: `network_switch.py DELAY RATE TAP ...` forwards the frames of TAP devices.
+"""A network switch in user space, which forwards the frames of TAP devices.
+
+`network_switch.py DELAY RATE TAP ...` starts it.
 
 A frame leaves its port when the frames before it have left at the rate [bits/s; 0: at once], and
 arrives after the delay [s]. The program prints a line when the devices exist, and ends with its

@@ -11,36 +11,34 @@ import psutil
 
 
 def processes_of(marker: Path | str) -> list[psutil.Process]:
-    """All processes with the given path or word in their command line."""
-    results = []
+    """All processes with a path or word in their command line."""
+    processes = []
     for process in psutil.process_iter(["cmdline", "status"]):
-        message = process.info["cmdline"] or []
-        if (
-            any(str(marker) in word for word in message)
-            and process.info["status"] != psutil.STATUS_ZOMBIE
-        ):
-            results.append(process)
-    return results
+        arguments = process.info["cmdline"] or []
+        has_marker = any(str(marker) in argument for argument in arguments)
+        if has_marker and process.info["status"] != psutil.STATUS_ZOMBIE:
+            processes.append(process)
+    return processes
 
 
 def has_started(pid: int, word: str) -> bool:
-    """Whether a process has a child, or a child of one, with this word in its command line."""
-    results = []
+    """True if a process below another has a word in its command line."""
+    arguments = []
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            results += child.cmdline()
-    return any(word in result for result in results)
+            arguments += child.cmdline()
+    return any(word in argument for argument in arguments)
 
 
 def wait_until(condition: Callable[[], bool], *, label: str, seconds: float = 120) -> None:
-    """Wait for a condition; fail the test in words if it does not come true in time."""
+    """Wait for a condition; the error names it if it does not come true in time."""
     deadline = time.monotonic() + seconds
     while True:
-        asked = time.monotonic()
+        started = time.monotonic()
         if condition():
             return
-        now = time.monotonic()
-        if now > deadline:
+        ended = time.monotonic()
+        if ended > deadline:
             raise AssertionError(f"after {seconds} s still not: {label}")
-        # Looking at all processes takes long: those that are waited for need the core.
-        time.sleep(max(0.01, 3 * (now - asked)))
+        # A look at all processes takes long, and the awaited ones need the core.
+        time.sleep(max(0.01, 3 * (ended - started)))

@@ -114,7 +114,7 @@ WITH_SLOWMO = [
 def toy_rows(
     num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> MemoryRows:
-    """Events of three classes of equal size, but for some noise divided by planes; four features."""
+    """Events of three classes of equal size, divided by planes but for noise; four features."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(num_rows, 4))
     angles = 2 * np.pi / 3 * np.arange(3)
@@ -224,7 +224,10 @@ class VectorRow(FlatVectors):
 def matched_partners(
     rounds: Sequence[Sequence[tuple[int, int]]], begins: Callable[..., int] = min
 ) -> Callable[[int], ListedPartners]:
-    """Partners from a list of matchings, one for each step, again and again; `begins` picks who begins an average."""
+    """Partners from a list of matchings, one for each step, over and over.
+
+    `begins` picks who of a pair begins the average.
+    """
 
     def partners(rank: int) -> ListedPartners:
         return ListedPartners([_partner(rank, pairs, begins) for pairs in rounds])
@@ -279,7 +282,7 @@ class MemoryCheckpoints:
 
 
 class StepRecorder:
-    """Keeps what passes `before_step` of `LinearGradients.drive`: the algorithms, and when each step began."""
+    """As `before_step` of `LinearGradients.drive`, keeps algorithms and begin of each step."""
 
     def __init__(self) -> None:
         self.algorithms: dict[int, Algorithm] = {}
@@ -331,7 +334,7 @@ class LinearGradients:
         results: NDArray[np.float64] | None = None,
         **selected: Any,
     ) -> NDArray[np.float64]:
-        """Run an algorithm in the simulator; the workers' models after each step, (steps, workers, parameters).
+        """The models after each step of a simulated algorithm, (steps, workers, parameters).
 
         `initial`: (workers, parameters), where workers start from different points. `results`: gets
         the models that the method returns. `exchange`: whether pairs average in `memory` or through

@@ -18,19 +18,20 @@ from training.loop.records import read_records
 from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings
 
-_KEYS = {key for method in METHODS.values() for key in method.settings.model_fields} - {"name"}
+_METHOD_KEYS = {key for method in METHODS.values() for key in method.settings.model_fields} - {
+    "name"
+}
 
 
-def train_section(chosen: dict[str, Any]) -> dict[str, Any]:
-    """The section `train`: the keys of the method below it; those of other methods are left out."""
-    retained = {key: value for key, value in chosen.items() if key not in _KEYS}
-    name = retained.get("algorithm", TrainSettings().algorithm.name)
+def train_section(settings: dict[str, Any]) -> dict[str, Any]:
+    """The section `train`: the keys of the method below it, without those of other methods."""
+    section = {key: value for key, value in settings.items() if key not in _METHOD_KEYS}
+    name = section.get("algorithm", TrainSettings().algorithm.name)
     if isinstance(name, str) and name in METHODS:
-        own_value = METHODS[name].settings.model_fields
-        retained["algorithm"] = {"name": name} | {
-            key: chosen[key] for key in chosen if key in own_value
-        }
-    return retained
+        method_keys = METHODS[name].settings.model_fields
+        method = {key: value for key, value in settings.items() if key in method_keys}
+        section["algorithm"] = {"name": name} | method
+    return section
 
 
 def make_spec(
@@ -40,23 +41,23 @@ def make_spec(
     model: dict[str, Any] | None = None,
     **train: Any,
 ) -> RunSpec:
-    """A short run of a small perceptron on two workers, unless told otherwise.
+    """By default a short run of a small perceptron on two workers.
 
     Ranks need a second to load petastorm, and get the same batches from Arrow.
     """
     out.mkdir(exist_ok=True)
-    chosen = {
+    defaults = {
         "algorithm": "ar-sgd",
         "workers": 2,
         "epochs": 4,
         "batch_size": 8,
         "reader": "arrow",
-    } | train
-    network = settings_of(
-        model if model and "name" in model else {"name": "hlf", "hidden": [10, 5]} | (model or {})
-    )
-    workload = HepSettings(folder=dataset.folder, network=network)
-    return RunSpec(workload, TrainSettings(**train_section(chosen)), out)
+    }
+    network = dict(model or {})
+    if "name" not in network:
+        network = {"name": "hlf", "hidden": [10, 5]} | network
+    workload = HepSettings(folder=dataset.folder, network=settings_of(network))
+    return RunSpec(workload, TrainSettings(**train_section(defaults | train)), out)
 
 
 def records(out_dir: Path) -> list[list[dict[str, Any]]]:
@@ -64,14 +65,13 @@ def records(out_dir: Path) -> list[list[dict[str, Any]]]:
 
 
 def summary(out_dir: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((out_dir / "summary.json").read_text(encoding="utf-8"))
-    return document
+    totals: dict[str, Any] = json.loads((out_dir / "summary.json").read_text(encoding="utf-8"))
+    return totals
 
 
 def flat_weights(out_dir: Path) -> NDArray[Any]:
     """All parameters of the saved model in one vector."""
     model, _ = load_model(out_dir / "model")
-    flat: NDArray[Any] = torch.cat(
-        [parameter.detach().reshape(-1) for parameter in model.parameters()]
-    ).numpy()
-    return flat
+    parameters = [parameter.detach().reshape(-1) for parameter in model.parameters()]
+    weights: NDArray[Any] = torch.cat(parameters).numpy()
+    return weights

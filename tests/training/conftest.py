@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Small tensors on one thread: several only wait for each other, the longer the busier the machine is."""
+    """Small tensors use one thread: several threads would only wait for each other."""
     num_threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -221,7 +221,7 @@ def skip() -> dict[str, Any]:
 
 
 def poison(in_memory: bool) -> dict[str, Any]:
-    """The vector of rank 0 is not finite; all read all vectors, and then average with each other."""
+    """The vector of rank 0 is not finite; all read all vectors, and then average in pairs."""
 
     def start(rank: int) -> Vector:
         vector = np.full(1000, rank + 1, np.float32)

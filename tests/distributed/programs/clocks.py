@@ -48,7 +48,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
         "count": lambda: _count(transport, metered, nap),
         "push": lambda: _wait_for_push(transport, server, nap),
     }
-    actual = {}
+    clocks = {}
     for name, meet in meetings.items():
         run_now(transport.barrier())
         # The meter is read between the outer and the inner moments, whenever the system stops this
@@ -61,7 +61,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
         moments.append(time.monotonic())
         meter.lap("compute")
         moments.append(time.monotonic())
-        actual[name] = {
+        clocks[name] = {
             "kinds": dict(meter.seconds),
             "wall": [moments[2] - moments[1], moments[3] - moments[0]],
             "spans": spans,
@@ -69,7 +69,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
     run_now(server.close())
     run_now(vector.close())
     transport.close()
-    return actual
+    return clocks
 
 
 async def _exchanged(transport: MeteredTransport, message: Any, second: int) -> None:

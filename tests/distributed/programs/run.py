@@ -45,7 +45,7 @@ def main() -> None:
         document = json.loads(arguments)
         result = several(**document) if program == "several" else function_of(program)(**document)
         (Path(folder) / f"rank-{world.rank}.json").write_text(json.dumps(result), encoding="utf-8")
-    except BaseException:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one forever
+    except BaseException:  # noqa: BLE001 - whatever it is, no rank may wait forever
         traceback.print_exc()
         sys.stderr.flush()
         world.Abort(1)

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: complete or absent, for one setting; damage: `test_damaged_checkpoints.py`."""
+"""Checkpoints on disk are complete or absent; damaged ones: `test_damaged_checkpoints.py`."""
 
 from __future__ import annotations
 
