@@ -271,7 +271,7 @@ def _time_checks(
         if check.refused:
             run_folder.say(
                 f"compare: {study.name}: the check of {check.method} is not used: {check.refused}. "
-                f"The same command measures it again."
+                f"The same command measures it again when the machine is quiet."
             )
     return checks
 

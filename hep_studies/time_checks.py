@@ -82,7 +82,8 @@ def check_times(
     MPI ranks on this machine sleep for the computing time, and exchange the messages of the method.
     The simulator predicts the same steps with links that are fitted to messages on this machine. A
     check has as many workers as the run, or as many as the machine has room for. Checks that
-    `check_rules` refuses are measured again a few times, and then by the next call.
+    `check_rules` refuses are measured again, a few times now and by the next call, unless other
+    work keeps the machine busy.
 
     Args:
         runs: The simulated runs of a study.
@@ -101,11 +102,11 @@ def check_times(
     checks: list[TimeCheck] = []
     if path.exists():
         checks = _CHECKS.validate_json(path.read_bytes())
-    for attempt in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS):
         if checks and not any(check.refused for check in checks):
             break
-        if attempt and is_busy(_present_load(), cores):
-            # Another attempt would be refused too.
+        if checks and is_busy(_present_load(), cores):
+            # Another measurement would be refused too.
             break
         folder.mkdir(parents=True, exist_ok=True)
         checks = _measure_again(workloads, checks, folder, cores=cores)

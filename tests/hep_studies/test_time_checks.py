@@ -202,9 +202,10 @@ def test_a_machine_that_stays_busy_gets_no_further_attempt(
     fake.load = {"ar-sgd": 1.4, "ad-psgd": 1.4}
     fake.load_between = 1.4
 
-    checks = check_times(planned_runs(tmp_path), tmp_path / "timing", cores=4, code="")
+    for _ in range(2):
+        checks = check_times(planned_runs(tmp_path), tmp_path / "timing", cores=4, code="")
+        assert all(check.refused for check in checks)
 
-    assert all(check.refused for check in checks)
     assert len(fake.measured) == 1
 
 
