@@ -114,22 +114,38 @@ def gru_forward(
         input_products = np.dot(input_weights, particles).reshape(3, width, particles.shape[1])
         for step in range(first, last):
             gates, count = _step_activations(activations, steps, width, step), steps.counts[step]
+            states = gates[4]
             # The products go where the gates will be computed in place.
-            np.dot(state_weights, gates[4], gates[:3].reshape(3 * width, count))
-            start = steps.starts[step] - steps.starts[first]
+            np.dot(state_weights, states, gates[:3].reshape(3 * width, count))
             # Events with a particle at the next step come first; the others end here.
             num_staying = steps.counts[step + 1]
-            next_states = gates[4]
+            next_states = states
             if num_staying:
                 next_states = _step_activations(activations, steps, width, step + 1)[4]
+            start = steps.starts[step] - steps.starts[first]
             for i in range(width):
                 _gates(gates, input_products, biases, i, start, count)
-                new, update, state = gates[3, i], gates[1, i], gates[4, i]
-                next_state, final_state = next_states[i], final_states[i]
-                for j in range(num_staying):
-                    next_state[j] = new[j] + update[j] * (state[j] - new[j])
-                for j in range(num_staying, count):
-                    final_state[j] = new[j] + update[j] * (state[j] - new[j])
+                _next_states(gates, i, num_staying, next_states[i], final_states[i])
+
+
+@kernel
+def _next_states(
+    gates: Array, i: int, num_staying: int, next_states: Array, final_states: Array
+) -> None:
+    """Write the states of unit `i` after a step.
+
+    Args:
+        gates: (5, width, count) as in `_step_activations`.
+        i: The unit.
+        num_staying: Number of events with a particle at the next step; they come first.
+        next_states: (at least num_staying,) gets the states of these events.
+        final_states: (num_rows,) gets those of the other events of the step.
+    """
+    update, new, state = gates[1, i], gates[3, i], gates[4, i]
+    for j in range(num_staying):
+        next_states[j] = new[j] + update[j] * (state[j] - new[j])
+    for j in range(num_staying, len(state)):
+        final_states[j] = new[j] + update[j] * (state[j] - new[j])
 
 
 @kernel

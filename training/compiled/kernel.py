@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import types
@@ -95,6 +95,17 @@ def unscaled(width: int, real: DTypeLike) -> ColumnScaling:
     )
 
 
+#: 1 / log(2), and two numbers whose difference is log(2), in single precision. The first has few
+#: digits, so that its product with a small whole number is exact.
+_INVERSE_LOG_2: Final = np.float32(1.4426950408889634)
+_LOG_2_HIGH: Final = np.float32(0.693359375)
+_LOG_2_LOW: Final = np.float32(2.12194440e-4)
+#: The same in double precision, where log(2) is the sum of both.
+_INVERSE_LOG_2_DOUBLE: Final = 1.4426950408889634
+_LOG_2_HIGH_DOUBLE: Final = 6.93147180369123816490e-1
+_LOG_2_LOW_DOUBLE: Final = 1.90821492927058770002e-10
+
+
 def exponential(value: Any) -> Any:
     """Return exp of a number, within rounding.
 
@@ -119,10 +130,9 @@ def _exponential_float32(value: Any) -> Any:
     # Outside these limits 2^k has no normal number in single precision.
     clipped = max(value, np.float32(-87))
     clipped = min(clipped, np.float32(88))
-    # The first constant is 1 / log(2); the sum with 0.5 rounds to the nearest whole number.
-    power = np.floor(clipped * np.float32(1.4426950408889634) + np.float32(0.5))
-    # The two constants add up to log(2). The first has few digits, so that its product is exact.
-    r = (clipped - power * np.float32(0.693359375)) + power * np.float32(2.12194440e-4)
+    # The sum with 0.5 rounds to the nearest whole number.
+    power = np.floor(clipped * _INVERSE_LOG_2 + np.float32(0.5))
+    r = (clipped - power * _LOG_2_HIGH) + power * _LOG_2_LOW
     exp_r = np.float32(1 / 5040) * r + np.float32(1 / 720)
     exp_r = (exp_r * r + np.float32(1 / 120)) * r + np.float32(1 / 24)
     exp_r = (exp_r * r + np.float32(1 / 6)) * r + np.float32(1 / 2)
@@ -136,8 +146,8 @@ def _exponential_float64(value: Any) -> Any:
     """Return exp of a number in double precision, like `_exponential_float32`, but to r^13."""
     clipped = max(value, -708.0)
     clipped = min(clipped, 709.0)
-    power = np.floor(clipped * 1.4426950408889634 + 0.5)
-    r = (clipped - power * 6.93147180369123816490e-1) - power * 1.90821492927058770002e-10
+    power = np.floor(clipped * _INVERSE_LOG_2_DOUBLE + 0.5)
+    r = (clipped - power * _LOG_2_HIGH_DOUBLE) - power * _LOG_2_LOW_DOUBLE
     exp_r = (r / 6227020800 + 1 / 479001600) * r + 1 / 39916800
     exp_r = (exp_r * r + 1 / 3628800) * r + 1 / 362880
     exp_r = (exp_r * r + 1 / 40320) * r + 1 / 5040
@@ -182,8 +192,7 @@ def _asinh_float32(value: Any) -> Any:
     log = (log * r + np.float32(2.0000714765e-1)) * r - np.float32(2.4999993993e-1)
     log = (log * r + np.float32(3.3333331174e-1)) * r * square
     k = np.float32(power)
-    log = r + (log - k * np.float32(2.12194440e-4) - np.float32(0.5) * square)
-    # As in `_exponential_float32`, two constants add up to log(2).
-    result = np.copysign(log + k * np.float32(0.693359375), value)
+    log = r + (log - k * _LOG_2_LOW - np.float32(0.5) * square)
+    result = np.copysign(log + k * _LOG_2_HIGH, value)
     # The bits of infinity and NaN have no mantissa to take apart; both give NaN.
     return result if size < np.float32(np.inf) else np.float32(np.nan)
