@@ -32,7 +32,7 @@ class Cgroup(NamedTuple):
 
 
 def cgroups(controller: str, proc: Path = Path("/proc/self")) -> list[Cgroup]:
-    """Return the cgroups of this process that may limit the resource of a controller (`cpu`, `memory`).
+    """Return the cgroups of this process that may limit a resource, `cpu` or `memory`.
 
     For each mounted hierarchy of the controller, the path of the group below the mount is the
     folder of its limits.
@@ -78,9 +78,10 @@ def _mounts(controller: str, proc: Path) -> Iterator[_Mount]:
 
 
 def _group_name(controller: str, proc: Path) -> str | None:
-    """Return the path of the group of this process in the hierarchy of a controller; None if it has none.
+    """Return the path of the group of this process in the hierarchy of a controller.
 
-    A line of the file `cgroup` is `id:controllers:path`; the controllers are empty for version 2.
+    None: it has no group there. A line of the file `cgroup` is `id:controllers:path`; the
+    controllers are empty for version 2.
     """
     for line in read_system_file(proc / "cgroup").splitlines():
         _, controllers, name = line.split(":", 2)

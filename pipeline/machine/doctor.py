@@ -290,7 +290,8 @@ def check_spark(
         yield Finding(
             "spark-cores",
             "warning",
-            f"spark.master is {settings.master}, which runs {num_slots} tasks at once, but {cores}.",
+            f"spark.master is {settings.master}, which runs {num_slots} tasks at once, "
+            f"but {cores}.",
             "Set `spark.master` to local[auto].",
         )
     heap = heap_bytes(settings.driver_memory)
