@@ -30,8 +30,18 @@ def data_outside_axes(figure: Figure) -> list[str]:
     return faults
 
 
+def legend_texts(figure: Figure) -> list[str]:
+    """The texts of all legends as they are drawn."""
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    texts = []
+    for legend in legends:
+        if legend:
+            texts += [text.get_text().replace(r"\$", "$") for text in legend.get_texts()]
+    return texts
+
+
 def style_faults(make: Callable[[], Figure]) -> list[str]:
-    """What a figure lacks of the CMS look: labels at the ends of axes, ticks inside, free legends."""
+    """What a figure lacks of the CMS look: labels at the ends of axes, ticks inside, no frames."""
     with mpl.rc_context({"legend.frameon": True, "xaxis.labellocation": "center", "font.size": 4}):
         figure = make()
     figure.canvas.draw()

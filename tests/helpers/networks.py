@@ -44,7 +44,7 @@ SCALERS = {
 #: features.
 ROBUST_SCALERS = {
     name: scaler._replace(
-        log_above=[0.0 if place % 3 else 0.1 + place for place in range(len(scaler.mean))],
+        log_above=[0.0 if index % 3 else 0.1 + index for index in range(len(scaler.mean))],
         limit=SCALED_LIMIT,
     )
     for name, scaler in SCALERS.items()
@@ -52,7 +52,7 @@ ROBUST_SCALERS = {
 
 
 def small_spec(name: ModelName, **settings: Any) -> ModelSpec:
-    """A spec with the scalers above and small layers, unless told otherwise."""
+    """A spec with the scalers above and small layers, with changes."""
     network_kind = NETWORKS[name]
     small = {"hidden": [8, 4], "gru_width": 7, "dense_width": 5}
     small_settings = {key: size for key, size in small.items() if key in network_kind.model_fields}

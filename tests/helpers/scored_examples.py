@@ -27,11 +27,14 @@ def random_events(num_events: int, *, seed: int = 1, lightest: float = 1.0) -> S
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 3, num_events)
     labels[:3] = range(3)
-    raw = rng.exponential(1.0, (num_events, 3)) + 2 * np.eye(3)[labels]
-    probabilities = np.round(raw / raw.sum(axis=1, keepdims=True), 1)
+    # An output is larger for the class of the event.
+    outputs = rng.exponential(1.0, (num_events, 3)) + 2 * np.eye(3)[labels]
+    probabilities = np.round(outputs / outputs.sum(axis=1, keepdims=True), 1)
     hlf = rng.normal(60, 60, (num_events, len(hlf_names()))).astype(np.float32)
+    num_on_edges = num_events // 2
     for name, edges in KINEMATIC_EDGES.items():
-        hlf[: num_events // 2, hlf_names().index(name)] = rng.choice(edges, num_events // 2)
+        column = hlf_names().index(name)
+        hlf[:num_on_edges, column] = rng.choice(edges, num_on_edges)
     weights = np.ones(num_events)
     if lightest != 1:
         weights = rng.choice([lightest, 0.5, 1.0, 2.0], num_events)
@@ -47,8 +50,9 @@ def events_with(labels: Any, probabilities: Any, weights: Any = 1.0) -> ScoredEv
 
 def events_with_signal(labels: Any, signal: Any, weights: Any = 1.0) -> ScoredEvents:
     """Events with a probability of class 1; the other classes have equal parts of the rest."""
-    num_others = labels.max()
-    probabilities = np.repeat((1 - signal)[:, None] / num_others, num_others + 1, axis=1)
+    num_backgrounds = labels.max()
+    background = (1 - signal) / num_backgrounds
+    probabilities = np.repeat(background[:, None], num_backgrounds + 1, axis=1)
     probabilities[:, 1] = signal
     return events_with(labels, probabilities, weights)
 
@@ -74,3 +78,8 @@ def certain_rates(rates: dict[str, float], **changes: Any) -> Rates:
     labels = {name: label for label, name in enumerate(CLASSES)}
     of_samples = {name: Estimate(rate, 0.0) for name, rate in rates.items()}
     return Rates(of_samples, labels)._replace(**changes)
+
+
+def values(intervals: dict[str, Any]) -> dict[str, float]:
+    """The values of some intervals by name, without their ends."""
+    return {name: interval["value"] for name, interval in intervals.items()}

@@ -17,9 +17,10 @@ Columns = dict[str, np.ndarray[Any, Any]]
 
 def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost() -> None:
     columns = random_columns([4, 1, 7])
-    hlf, particles, num_particles = input_arrays(
-        columns, ["hlf", "particles", "num_particles"]
-    ).values()
+
+    arrays = input_arrays(columns, ["hlf", "particles", "num_particles"])
+
+    hlf, particles, num_particles = arrays.values()
     assert particles.shape == (3, 7, NUM_PARTICLE_FEATURES)
     assert hlf.dtype == particles.dtype == np.float32
     assert (num_particles.dtype, num_particles.tolist()) == (np.int64, [4, 1, 7])
@@ -30,12 +31,15 @@ def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost() -> None:
 
 def test_arrays_share_no_memory_with_what_came_from_arrow() -> None:
     columns = random_columns([MAX_PARTICLES])
-    state_before = {name: values.copy() for name, values in columns.items()}
+    copies = {name: values.copy() for name, values in columns.items()}
     for values in columns.values():
         values.flags.writeable = False
+
     for values in input_arrays(columns, list(columns)).values():
         values[:] = 0
-    assert all(np.array_equal(columns[name], state_before[name]) for name in columns)
+
+    for name, values in columns.items():
+        np.testing.assert_array_equal(values, copies[name])
 
 
 @pytest.mark.parametrize("lengths", [[0], [0, 0], []])
@@ -46,7 +50,9 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
         "particles": np.zeros(shape, np.float32),
         "num_particles": np.array(lengths, np.int32),
     }
-    particles, _ = input_arrays(columns, ["particles", "num_particles"]).values()
+
+    particles = input_arrays(columns, ["particles", "num_particles"])["particles"]
+
     assert particles.shape == (len(lengths), 1, NUM_PARTICLE_FEATURES)
 
 

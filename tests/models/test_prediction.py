@@ -38,45 +38,49 @@ def test_predictions_are_those_of_the_network_event_by_event(
     dataset: FeatureDataset, name: ModelName, dtype: torch.dtype
 ) -> None:
     model = small_network(name, dtype=dtype)
+    events = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
+    inputs = model_inputs(events, ["hlf", "particles"])
+
     predictions = predict(model, dataset.files("test"), batch_size=8)
-    rows = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
-    assert predictions.num_rows == rows.num_rows == 47
-    inputs = model_inputs(rows, ["hlf", "particles"])
-    for position, (row, predicted) in enumerate(
-        zip(rows.to_pylist(), predictions.to_pylist(), strict=True)
-    ):
-        count = row["num_particles"]
+
+    assert predictions.num_rows == events.num_rows == 47
+    for column in ("file_uuid", "entry", "label", "weight"):
+        assert predictions[column].to_pylist() == events[column].to_pylist()
+    for index, probabilities in enumerate(predictions["probability"].to_pylist()):
+        length = events["num_particles"][index].as_py()
         event = {
-            "hlf": torch.tensor(inputs["hlf"][None, position], dtype=dtype),
-            "particles": torch.tensor(inputs["particles"][None, position, :count], dtype=dtype),
-            "num_particles": torch.tensor([count]),
+            "hlf": torch.tensor(inputs["hlf"][None, index], dtype=dtype),
+            "particles": torch.tensor(inputs["particles"][None, index, :length], dtype=dtype),
+            "num_particles": torch.tensor([length]),
         }
-        scores = torch.softmax(model(*(event[column] for column in model.inputs)), dim=1)[0]
-        assert predicted["probability"] == pytest.approx(scores.tolist(), rel=1e-4, abs=1e-6)
-        assert all(predicted[key] == row[key] for key in ("file_uuid", "entry", "label", "weight"))
+        logits = model(*[event[column] for column in model.inputs])
+        expected = torch.softmax(logits, dim=1)[0].tolist()
+        assert probabilities == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(
     dataset: FeatureDataset,
 ) -> None:
     model = small_network("particles", dtype=torch.float32)
-    shapes = []
+    batch_sizes = []
 
-    def note(_: torch.nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
+    def record_batch(_: torch.nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
         particles, num_particles = inputs
         assert particles.shape[1] == num_particles.max()
-        shapes.append(len(particles))
+        batch_sizes.append(len(particles))
 
-    model.register_forward_pre_hook(note)
+    model.register_forward_pre_hook(record_batch)
     predict(model, dataset.files("test"), batch_size=8)
-    assert shapes == [8, 8, 8, 6, 8, 8, 1]
+
+    assert batch_sizes == [8, 8, 8, 6, 8, 8, 1]
 
 
 def test_inputs_of_rows_are_read_across_batches_and_files(
     dataset: FeatureDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prediction, "BATCH_SIZE", 8)
-    model, rows = small_network("inclusive"), np.array([0, 7, 8, 29, 30, 46])
+    model = small_network("inclusive")
+    rows = np.array([0, 7, 8, 29, 30, 46])
 
     inputs = inputs_of_rows(model, dataset.files("test"), rows)
 
@@ -87,41 +91,35 @@ def test_inputs_of_rows_are_read_across_batches_and_files(
         np.testing.assert_array_equal(values, expected[name])
 
 
-def test_the_network_is_put_into_evaluation_mode_and_keeps_no_gradient(
+def test_the_network_is_put_into_evaluation_mode_and_gets_no_gradient(
     dataset: FeatureDataset,
 ) -> None:
     model = small_network("inclusive", dtype=torch.float32).train()
+
     predict(model, dataset.files("test"))
+
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            "hlf",
-            r"gives 2 of 30 events no finite .* entry 28 of the input file \S+: its hlf are not finite",
-        ),
-        (
-            "model",
-            r"gives 30 of 30 events no .* entry 25 of .*: its features are finite, so the model is damaged",
-        ),
-    ],
-)
-def test_events_without_finite_probabilities_were_sorted_into_the_first_class(
-    dataset: FeatureDataset, damage: str, message: str
-) -> None:
-    """The place of the largest of three NaN is 0."""
-    model, hlf = (
-        small_network("hlf", dtype=torch.float32),
-        np.zeros((47, len(hlf_names())), np.float32),
-    )
-    if damage == "hlf":
-        hlf[[3, 20], [1, 2]] = np.nan, np.inf
-    else:
-        with torch.no_grad():
-            next(model.parameters()).fill_(torch.nan)
+def test_features_that_are_not_finite_are_named(dataset: FeatureDataset) -> None:
+    model = small_network("hlf", dtype=torch.float32)
+    hlf = np.zeros((47, len(hlf_names())), np.float32)
+    hlf[[3, 20], [1, 2]] = np.nan, np.inf
+
+    message = r"gives 2 of 30 events no finite .* entry 28 of the input file \S+: its hlf are not"
+    with pytest.raises(ModelInputError, match=message):
+        predict(model, dataset.files("test"), instead={"hlf": hlf})
+
+
+def test_a_model_without_finite_probabilities_is_called_damaged(dataset: FeatureDataset) -> None:
+    """The index of the largest of three NaN is 0: the events would be of the first class."""
+    model = small_network("hlf", dtype=torch.float32)
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    hlf = np.zeros((47, len(hlf_names())), np.float32)
+
+    message = r"gives 30 of 30 events no .* entry 25 of .*: its features are finite, so the model"
     with pytest.raises(ModelInputError, match=message):
         predict(model, dataset.files("test"), instead={"hlf": hlf})
 
@@ -154,16 +152,17 @@ def test_damaged_features_are_an_error(
     dataset: FeatureDataset, tmp_path: Path, column: str, values: pa.Array, message: str
 ) -> None:
     table = pq.read_table(dataset.files("test")[0]).slice(0, 2)
-    pq.write_table(
-        table.set_column(table.schema.get_field_index(column), column, values),
-        tmp_path / "a.parquet",
-    )
+    index = table.schema.get_field_index(column)
+    pq.write_table(table.set_column(index, column, values), tmp_path / "a.parquet")
+
     with pytest.raises(DatasetError, match=message):
         predict(small_network("inclusive"), [tmp_path / "a.parquet"])
 
 
 def test_features_of_earlier_code_are_an_error(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"hlf": pa.array([[0.0] * len(hlf_names())])}), tmp_path / "a.parquet")
+    features = pa.table({"hlf": [[0.0] * len(hlf_names())]})
+    pq.write_table(features, tmp_path / "a.parquet")
+
     with pytest.raises(
         ModelInputError, match=r"no column \[.*'entry', .*'ht'.* Make the features again"
     ):

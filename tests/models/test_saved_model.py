@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from feature_datasets import write_dataset
 from networks import NAMES, random_events, run, small_network, small_spec
+from torch import nn
 
 from features.columns import SCALED_LIMIT
 from hep_core.integrity import DamagedOutputError, file_digest, with_seal
@@ -33,35 +35,51 @@ def folder(tmp_path: Path) -> Path:
 
 
 def change(folder: Path, **values: Any) -> None:
-    document = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps(with_seal(document | values)))
+    """Change keys of the description of a model, with a valid seal."""
+    description = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(with_seal(description | values)))
+
+
+def flip_bits(rng: np.random.Generator, file_bytes: bytes, num_bits: int) -> Iterator[bytearray]:
+    """Copies of a file with one flipped bit each."""
+    for position in rng.choice(len(file_bytes), num_bits, replace=False).tolist():
+        damaged = bytearray(file_bytes)
+        damaged[position] ^= 1 << int(rng.integers(8))
+        yield damaged
+
+
+def assert_same_weights(first: nn.Module, second: nn.Module) -> None:
+    torch.testing.assert_close(dict(first.state_dict()), dict(second.state_dict()), rtol=0, atol=0)
 
 
 @every_network
 def test_a_saved_model_gives_the_same_numbers(tmp_path: Path, name: ModelName) -> None:
     model = small_network(name, dtype=torch.float32)
-    of_its_training = {"definitions": {"isolation_cone": 0.4}, "reading": {"tree": "Events"}}
-    saved = small_spec(name)._replace(**of_its_training, plugins=["own_features.py"])
-    save_model(model, saved, tmp_path / "model")
-    loaded, spec = load_model(tmp_path / "model")
+    spec = small_spec(name)._replace(
+        definitions={"isolation_cone": 0.4},
+        reading={"tree": "Events"},
+        plugins=["own_features.py"],
+    )
+    save_model(model, spec, tmp_path / "model")
+
+    loaded, loaded_spec = load_model(tmp_path / "model")
+
     events = random_events([3, 1, 5], dtype=torch.float32)
     assert torch.equal(run(model, events), run(loaded, events))
-    assert spec == saved
+    assert loaded_spec == spec
     assert type(loaded) is type(model)
 
 
 def test_a_model_trained_in_double_precision_is_loaded_in_single(tmp_path: Path) -> None:
     model = small_network("inclusive")
     save_model(model, small_spec("inclusive"), tmp_path / "model")
+
     loaded, _ = load_model(tmp_path / "model")
+
     assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
-    single = {
-        name: value.float() if value.is_floating_point() else value
-        for name, value in random_events([4]).items()
-    }
-    torch.testing.assert_close(
-        run(loaded, single), run(model, random_events([4])).float(), rtol=1e-4, atol=1e-4
-    )
+    outputs = run(loaded, random_events([4], dtype=torch.float32))
+    expected = run(model, random_events([4]))
+    torch.testing.assert_close(outputs, expected.float(), rtol=1e-4, atol=1e-4)
 
 
 @every_network
@@ -69,7 +87,9 @@ def test_a_spec_takes_the_scalers_of_its_inputs_from_the_dataset(
     tmp_path: Path, name: ModelName
 ) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [20], "val": [5], "test": [5]})
+
     spec = model_spec(NETWORKS[name](), dataset)
+
     assert spec.classes == dataset.classes
     assert set(spec.scalers) == set(NETWORKS[name].inputs) - {"num_particles"}
     for column, scaler in spec.scalers.items():
@@ -80,16 +100,15 @@ def test_a_spec_takes_the_scalers_of_its_inputs_from_the_dataset(
 
 def test_a_model_of_an_earlier_version_keeps_its_linear_scaling(folder: Path) -> None:
     scalers = json.loads((folder / "model.json").read_text())["scalers"]
-    change(
-        folder,
-        scalers={
-            name: {key: scaler[key] for key in ("mean", "std")} for name, scaler in scalers.items()
-        },
-    )
+    expected = {}
+    for name, scaler in scalers.items():
+        scalers[name] = {"mean": scaler["mean"], "std": scaler["std"]}
+        expected[name] = Scaler(scaler["mean"], scaler["std"])
+    change(folder, scalers=scalers)
+
     _, spec = load_model(folder)
-    assert spec.scalers == {
-        name: Scaler(scaler["mean"], scaler["std"]) for name, scaler in scalers.items()
-    }
+
+    assert spec.scalers == expected
 
 
 def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
@@ -97,6 +116,7 @@ def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
     scaler = dataset.scaler()
     del scaler["particles"]
     (dataset.folder / "scaler.json").write_text(json.dumps(scaler))
+
     assert set(model_spec(HlfSettings(), dataset).scalers) == {"hlf"}
     with pytest.raises(ModelInputError, match=r"no scaler for \['particles'\]"):
         model_spec(NETWORKS["inclusive"](), dataset)
@@ -107,6 +127,7 @@ def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
 def test_files_that_were_cut_off_are_refused(folder: Path, file: str, share: float) -> None:
     file_bytes = (folder / file).read_bytes()
     (folder / file).write_bytes(file_bytes[: int(share * len(file_bytes))])
+
     with pytest.raises(
         SavedModelError, match=r"no readable model|weights\.pt is not what was written"
     ):
@@ -119,6 +140,7 @@ def test_a_description_that_was_tampered_with_is_refused(
     folder: Path, key: str, value: Any
 ) -> None:
     change(folder, **{key: value})
+
     with pytest.raises(SavedModelError, match="no usable model"):
         load_model(folder)
 
@@ -126,6 +148,7 @@ def test_a_description_that_was_tampered_with_is_refused(
 def test_weights_of_another_network_are_refused(folder: Path) -> None:
     torch.save(small_network("hlf", dtype=torch.float32).state_dict(), folder / "weights.pt")
     change(folder, weights=[file_digest(folder / "weights.pt")])
+
     with pytest.raises(SavedModelError, match="no usable model"):
         load_model(folder)
 
@@ -136,10 +159,12 @@ def test_weights_of_another_training_of_the_same_network_are_refused(
     network = small_network("inclusive", seed=2, dtype=torch.float32)
     save_model(network, small_spec("inclusive"), tmp_path / "other")
     (tmp_path / "other" / "weights.pt").replace(folder / "weights.pt")
-    with pytest.raises(DamagedModelError, match=r"weights\.pt is not what was written") as raised:
+
+    with pytest.raises(DamagedModelError, match=r"weights\.pt is not what was written") as caught:
         load_model(folder)
-    assert isinstance(raised.value, DamagedOutputError)
-    assert raised.value.path == str(folder / "weights.pt")
+
+    assert isinstance(caught.value, DamagedOutputError)
+    assert caught.value.path == str(folder / "weights.pt")
 
 
 def test_a_lack_of_memory_is_no_fault_of_a_model(
@@ -151,6 +176,7 @@ def test_a_lack_of_memory_is_no_fault_of_a_model(
         )
 
     monkeypatch.setattr(torch, "load", fail)
+
     with pytest.raises(RuntimeError, match="allocate memory"):
         load_model(folder)
 
@@ -158,31 +184,29 @@ def test_a_lack_of_memory_is_no_fault_of_a_model(
 @pytest.mark.parametrize("file", ["weights.pt", "model.json"])
 def test_each_flipped_bit_of_a_model_is_refused_or_changes_nothing(folder: Path, file: str) -> None:
     model, spec = load_model(folder)
-    file_bytes, refusals = (folder / file).read_bytes(), list[str]()
-    random = np.random.default_rng(seed=5)
-    for position in random.choice(len(file_bytes), 60, replace=False).tolist():
-        damaged = bytearray(file_bytes)
-        damaged[position] ^= 1 << int(random.integers(8))
+    file_bytes = (folder / file).read_bytes()
+    refusals = []
+    for damaged in flip_bits(np.random.default_rng(seed=5), file_bytes, 60):
         (folder / file).write_bytes(damaged)
+
         try:
-            repeated, same = load_model(folder)
+            loaded, loaded_spec = load_model(folder)
         except SavedModelError as error:
             refusals.append(str(error))
         else:
-            # The name of the seal, or a digit behind those that count.
-            assert same == spec
-            assert all(
-                map(torch.equal, repeated.state_dict().values(), model.state_dict().values())
-            )
+            # The bit is in the name of the seal, or in a digit behind those that count.
+            assert loaded_spec == spec
+            assert_same_weights(loaded, model)
     assert any("not what was written" in message for message in refusals)
 
 
 def test_a_digit_of_the_description_is_refused(folder: Path) -> None:
-    text = (folder / "model.json").read_text()
-    (folder / "model.json").write_text(
-        text.replace("0.3", "0.4", 1).replace("0.2", "0.9", 1).replace("1.0", "9.0", 1)
-    )
-    assert (folder / "model.json").read_text() != text
+    path = folder / "model.json"
+    text = path.read_text()
+    changed = text.replace("0.3", "0.4", 1).replace("0.2", "0.9", 1).replace("1.0", "9.0", 1)
+    assert changed != text
+    path.write_text(changed)
+
     with pytest.raises(SavedModelError, match=r"model\.json is not what was written"):
         load_model(folder)
 
@@ -191,31 +215,35 @@ def test_a_kill_between_the_files_of_a_better_model_leaves_the_old_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, _ = load_model(folder)
+    better = small_network("inclusive", seed=2, dtype=torch.float32)
     replace = Path.replace
 
-    def killed(path: Path, target: Path) -> Path:
+    def replace_or_be_killed(path: Path, target: Path) -> Path:
         if Path(target).name == "weights.pt":
             raise KeyboardInterrupt
         return replace(path, target)
 
-    monkeypatch.setattr(Path, "replace", killed)
+    monkeypatch.setattr(Path, "replace", replace_or_be_killed)
     with pytest.raises(KeyboardInterrupt):
-        save_model(
-            small_network("inclusive", seed=2, dtype=torch.float32), small_spec("inclusive"), folder
-        )
-    repeated, _ = load_model(folder)
-    assert all(map(torch.equal, repeated.state_dict().values(), old.state_dict().values()))
+        save_model(better, small_spec("inclusive"), folder)
+
+    loaded, _ = load_model(folder)
+    assert_same_weights(loaded, old)
 
 
 def test_a_model_of_an_earlier_release_is_read(folder: Path) -> None:
-    document = json.loads((folder / "model.json").read_text())
-    del document["seal"], document["weights"]
-    (folder / "model.json").write_text(json.dumps(document))
-    assert load_model(folder)[1] == small_spec("inclusive")
+    description = json.loads((folder / "model.json").read_text())
+    del description["seal"], description["weights"]
+    (folder / "model.json").write_text(json.dumps(description))
+
+    _, spec = load_model(folder)
+
+    assert spec == small_spec("inclusive")
 
 
 def test_another_version_is_refused(folder: Path) -> None:
     change(folder, version=MODEL_VERSION - 1)
+
     with pytest.raises(
         SavedModelError, match=f"version {MODEL_VERSION - 1}; this code reads {MODEL_VERSION}"
     ):
@@ -228,6 +256,7 @@ def test_other_features_or_units_are_refused(folder: Path, column: str, label: s
     inputs = json.loads((folder / "model.json").read_text())["inputs"]
     inputs[column][label][0] = "something else"
     change(folder, inputs=inputs)
+
     with pytest.raises(SavedModelError, match="other features"):
         load_model(folder)
 
@@ -244,6 +273,8 @@ def test_weights_that_would_run_code_are_refused(
 ) -> None:
     monkeypatch.chdir(folder)
     torch.save({"output.weight": Boom()}, folder / "weights.pt")
+
     with pytest.raises(SavedModelError):
         load_model(folder)
+
     assert not (folder / "boom").exists()

@@ -111,7 +111,7 @@ def test_intervals_cover_the_truth(
 def test_with_weights_of_one_a_share_has_the_interval_of_a_binomial(
     num_passing: int, num_events: int
 ) -> None:
-    """The replicas give the interval of Clopper and Pearson for few events, and of Jeffreys for many."""
+    """The intervals are those of Clopper and Pearson for few events, and of Jeffreys for many."""
     samples = np.full(num_events, "a")
     replicas = Replicas(np.zeros(num_events, int), samples, np.ones(num_events), seed=1, num=5000)
     fails = (np.arange(num_events) >= num_passing).astype(np.int64)

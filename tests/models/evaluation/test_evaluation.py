@@ -6,62 +6,44 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from feature_datasets import CLASSES, write_dataset
+from evaluated_candidates import (
+    RATES,
+    SEPARATING_FEATURE,
+    TASK,
+    WITH_HISTORY,
+    Evaluated,
+    all_candidates,
+    save_exported_only,
+    separable_dataset,
+)
+from feature_datasets import CLASSES
 from matplotlib.figure import Figure
-from networks import NAMES, ON_PARTICLES, small_network, small_spec
+from networks import NAMES, ON_PARTICLES, small_network
 from sklearn.metrics import accuracy_score, confusion_matrix, roc_auc_score
 
 from features.columns import hlf_names
-from features.dataset import FeatureDataset
 from features.matrices import hlf_array
 from models.evaluation import evaluation
-from models.evaluation.boosted_trees import boosted_trees, fitted_trees
-from models.evaluation.bootstrap import Estimate
+from models.evaluation.boosted_trees import fitted_trees
 from models.evaluation.curves import kolmogorov_smirnov
 from models.evaluation.discriminant import discriminant
 from models.evaluation.evaluation import evaluate
-from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.importance import num_predicted
 from models.evaluation.intervals import thresholds
 from models.evaluation.measurements import GRID
-from models.evaluation.rates import Rates
-from models.evaluation.scored_events import balanced, within_classes
-from models.evaluation.style import PlotLabels, save_figure
-from models.export.onnx_classifier import OnnxClassifier
-from models.export.onnx_export import export_onnx
+from models.evaluation.scored_events import balanced
 from models.networks.registry import NETWORKS
 from models.prediction import Candidate, column_array, predict
-from models.prediction_files import probability_branches
-from models.saved_model import model_spec
 
-HISTORY = [
-    {"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5}
-    for epoch in range(5)
-]
-RATES = {"QCD": 4000.0, "ttbar": 10.0, "W+jets": 300.0}
-TASK = EvaluationTask(
-    CLASSES,
-    [1],
-    [0.5, 0.99],
-    Rates(
-        {name: Estimate(rate, 0.1 * rate) for name, rate in RATES.items()},
-        {name: CLASSES.index(name) for name in RATES},
-    ),
-    PlotLabels("", "technical sample", 13),
-    seed=3,
-)
-#: The only feature that differs between the classes.
-SEPARATING_FEATURE = "met"
 NUM_TEST = 250
 NUM_TRAIN = 110
-WITH_HISTORY = ("hlf", "particles")
 MODEL_FIGURES = ("calibration", "confusion", "efficiencies", "discriminant", "scores")
 #: An area counts pairs of a signal and a background event, here about 80 x 170. Rounding to float32
 #: may exchange a few.
@@ -70,75 +52,6 @@ FEW_PAIRS = 1e-3
 ROUNDING = 1e-12
 #: The backgrounds in the fractions of their rates.
 FRACTIONS = {0: 4000 / 4300, 2: 300 / 4300}
-
-
-class Predictions(NamedTuple):
-    """Predictions as they were written."""
-
-    labels: np.ndarray
-    probabilities: np.ndarray
-    weights: np.ndarray
-    """Within classes."""
-
-
-class Evaluated(NamedTuple):
-    """An evaluation of all candidates."""
-
-    dataset: FeatureDataset
-    candidates: list[Candidate]
-    metrics: dict[str, Any]
-    folder: Path
-    progress: list[tuple[int, int, str]]
-
-    def candidate(self, name: str) -> Candidate:
-        return next(candidate for candidate in self.candidates if candidate.name == name)
-
-    def predictions(self, name: str) -> Predictions:
-        table = pq.read_table(self.folder / name / "predictions.parquet")
-        labels = table["label"].to_numpy()
-        columns = [table[branch].to_numpy() for branch in probability_branches(CLASSES)]
-        weights = within_classes(labels, table["weight"].to_numpy())
-        return Predictions(labels, np.stack(columns, axis=1).astype(float), weights)
-
-
-def separable_dataset(folder: Path) -> FeatureDataset:
-    """Events whose classes differ in one high-level feature."""
-    rows = {"train": [90, 60], "val": [5], "test": [150, 100]}
-    dataset = write_dataset(folder, rows=rows, separation=0.0, class_weights=(3.0, 1.0, 0.5))
-    for file in [*dataset.files("train"), *dataset.files("test")]:
-        table = pq.read_table(file)
-        shift = np.float32(25) * table["label"].to_numpy().astype(np.float32)
-        shifted = pa.array(table[SEPARATING_FEATURE].to_numpy() + shift)
-        column = table.schema.get_field_index(SEPARATING_FEATURE)
-        pq.write_table(table.set_column(column, SEPARATING_FEATURE, shifted), file)
-    return dataset
-
-
-def all_candidates(dataset: FeatureDataset, folder: Path) -> list[Candidate]:
-    """All networks, boosted trees, and an exported network.
-
-    The networks scale as fits the events. Otherwise most scores would differ in rounding alone.
-    """
-    candidates = []
-    for name in NAMES:
-        spec = model_spec(small_spec(name).settings, dataset)
-        history = HISTORY if name in WITH_HISTORY else []
-        candidates.append(Candidate(name, small_network(spec, dtype=torch.float32), history))
-    candidates.append(boosted_trees(dataset.files("train"), CLASSES, dataset.class_weights, seed=1))
-    hlf_spec = model_spec(small_spec("hlf").settings, dataset)
-    path = folder / "exported.onnx"
-    export_onnx(small_network(hlf_spec, dtype=torch.float32), hlf_spec, path)
-    candidates.append(Candidate("exported", OnnxClassifier.load(path)))
-    return candidates
-
-
-def save_exported_only(figure: Figure, stem: Path) -> None:
-    """Draw the figures of one model; those of the others stay empty, since drawing takes long."""
-    if stem.parent.parent.name == "exported":
-        save_figure(figure, stem)
-        return
-    for suffix in (".png", ".pdf"):
-        stem.with_suffix(suffix).touch()
 
 
 @pytest.fixture(scope="module")
@@ -227,21 +140,21 @@ def test_the_metrics_are_returned_and_written_as_strict_json(evaluated: Evaluate
 def test_working_points_decide_about_the_predictions_as_the_metrics_say(
     evaluated: Evaluated,
 ) -> None:
-    """As docs/trigger.md says: with the thresholds and fractions, and the columns of the predictions."""
+    """The formula is that of docs/trigger.md."""
     decisions = read_strict_json(evaluated.folder / "working_points.json")
 
     assert list(decisions) == list(evaluated.metrics["runs"])
     for name, decision in decisions.items():
         labels, probabilities, weights = evaluated.predictions(name)
         signal_label = CLASSES.index(decision["signal"])
-        s = probabilities[:, signal_label]
-        b = np.zeros(len(labels))
+        signal = probabilities[:, signal_label]
+        background = np.zeros(len(labels))
         for class_name, fraction in decision["fractions"].items():
-            b += fraction * probabilities[:, CLASSES.index(class_name)]
+            background += fraction * probabilities[:, CLASSES.index(class_name)]
         is_signal = labels == signal_label
         measured_points = evaluated.metrics["runs"][name]["working_points"]
         for point, measured in zip(decision["points"], measured_points, strict=True):
-            passes = s / (s + b) >= point["threshold"]
+            passes = signal / (signal + background) >= point["threshold"]
             efficiency = weights[passes & is_signal].sum() / weights[is_signal].sum()
             assert efficiency == pytest.approx(measured["signal"]["value"])
             assert efficiency >= point["signal_efficiency"] - 1e-9
@@ -264,7 +177,8 @@ def test_all_models_predict_the_same_events_in_the_order_of_the_files(
 @pytest.mark.parametrize("name", [*NAMES, "boosted-trees", "exported"])
 def test_numbers_are_those_of_the_predictions(evaluated: Evaluated, name: str) -> None:
     labels, probabilities, weights = evaluated.predictions(name)
-    predicted, equal_weights = probabilities.argmax(axis=1), balanced(labels, weights, 3)
+    predicted = probabilities.argmax(axis=1)
+    equal_weights = balanced(labels, weights, 3)
 
     numbers = evaluated.metrics["runs"][name]
 
@@ -284,9 +198,8 @@ def test_numbers_are_those_of_the_predictions(evaluated: Evaluated, name: str) -
     for background, fractions in backgrounds.items():
         score = discriminant(probabilities, signal={1: 1.0}, fractions=fractions)
         class_weights = np.array([fractions.get(0, 0.0), 1.0, fractions.get(2, 0.0)])
-        area = roc_auc_score(
-            labels == 1, score, sample_weight=equal_weights * class_weights[labels]
-        )
+        event_weights = equal_weights * class_weights[labels]
+        area = roc_auc_score(labels == 1, score, sample_weight=event_weights)
         assert numbers["auc_against"][background]["value"] == pytest.approx(area)
 
 
@@ -315,7 +228,8 @@ def test_scores_are_compared_with_those_of_the_first_training_events(
 ) -> None:
     for candidate in evaluated.candidates:
         table = predict(candidate.model, evaluated.dataset.files("train"))[:NUM_TRAIN]
-        train_scores, train_labels = column_array(table, "probability"), table["label"].to_numpy()
+        train_labels = table["label"].to_numpy()
+        train_scores = column_array(table, "probability").astype(float)
         train_weights = table["weight"].to_numpy().astype(float)
         labels, probabilities, weights = evaluated.predictions(candidate.name)
         comparison = evaluated.metrics["runs"][candidate.name]["train_against_test"]
@@ -323,7 +237,7 @@ def test_scores_are_compared_with_those_of_the_first_training_events(
             for label, name in enumerate(CLASSES):
                 in_train, in_test = train_labels == label, labels == label
                 expected = kolmogorov_smirnov(
-                    train_scores[in_train, output].astype(float),
+                    train_scores[in_train, output],
                     train_weights[in_train],
                     probabilities[in_test, output],
                     weights[in_test],
@@ -337,16 +251,17 @@ def test_progress_counts_all_events_and_names_each_activity(evaluated: Evaluated
     for candidate in evaluated.candidates:
         num_events += num_predicted(candidate.model.inputs, labels)
 
-    counts = [count for count, _, _ in evaluated.progress]
-    activities = [activity for _, _, activity in evaluated.progress]
+    counts, totals, activities = zip(*evaluated.progress, strict=True)
 
-    assert {total for _, total, _ in evaluated.progress} == {num_events}
-    assert counts == sorted(counts)
+    assert set(totals) == {num_events}
+    assert list(counts) == sorted(counts)
     assert (counts[-1], activities[-1]) == (num_events, "drawing all")
+    verbs = ("predicting with", "measuring", "shuffling inputs of", "drawing")
+    distinct_activities = list(dict.fromkeys(activities))
     for candidate in evaluated.candidates:
-        of_model = [name for name in activities if name.endswith(f" {candidate.name}")]
-        verbs = ("predicting with", "measuring", "shuffling inputs of", "drawing")
-        assert list(dict.fromkeys(of_model)) == [f"{verb} {candidate.name}" for verb in verbs]
+        name = candidate.name
+        of_model = [activity for activity in distinct_activities if activity.endswith(f" {name}")]
+        assert of_model == [f"{verb} {name}" for verb in verbs]
 
 
 def test_the_feature_that_separates_the_classes_is_important(evaluated: Evaluated) -> None:
@@ -451,9 +366,12 @@ def test_an_evaluation_needs_neither_training_files_nor_points_nor_rates(
     assert numbers["train_against_test"] == numbers["efficiency_against"] == {}
     assert numbers["working_points"] == []
     assert "importance" not in numbers
-    of_model = [f"one/{name}" for name in ("calibration", "confusion", "discriminant", "scores")]
-    of_all = [f"{tmp_path.name}/{name}" for name in ("background_efficiency", "rejection")]
-    assert sorted(figure_names) == sorted([*of_model, *of_all])
+    model_figures = {"calibration", "confusion", "discriminant", "scores"}
+    shared_figures = {"background_efficiency", "rejection"}
+    expected = {f"one/{name}" for name in model_figures}
+    expected |= {f"{tmp_path.name}/{name}" for name in shared_figures}
+    assert len(figure_names) == len(expected)
+    assert set(figure_names) == expected
 
 
 @pytest.mark.usefixtures("figure_names")

@@ -1,5 +1,4 @@
-"""Figures of one model: the content of their axes, read back from them; the style of all
-figures."""
+"""Figures of the scores of one model, read back from their axes, and the style of all figures."""
 
 from __future__ import annotations
 
@@ -10,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_figures import data_outside_axes, style_faults
+from drawn_figures import data_outside_axes, legend_texts, style_faults
 from example_curves import CURVES, POINTS, WORDS
 from matplotlib.axes import Axes
-from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 from scored_examples import events_with, example_task
@@ -41,11 +40,12 @@ def example_events(num_events: int, *, seed: int = 1, lightest: float = 1.0) -> 
     """Events of three classes; no probability of the first is from 0.4 to 0.5."""
     rng = np.random.default_rng(seed)
     labels = np.arange(num_events) % 3
-    raw = rng.exponential(1.0, (num_events, 3)) + 2 * np.eye(3)[labels]
-    first = raw[:, 0] / raw.sum(axis=1)
-    first = np.where((first > 0.4) & (first < 0.5), 0.55, first)
-    others = raw[:, 1:] / raw[:, 1:].sum(axis=1, keepdims=True)
-    probabilities = np.column_stack([first, (1 - first)[:, None] * others])
+    outputs = rng.exponential(1.0, (num_events, 3)) + 2 * np.eye(3)[labels]
+    first = outputs[:, 0] / outputs.sum(axis=1)
+    is_in_gap = (first > 0.4) & (first < 0.5)
+    first = np.where(is_in_gap, 0.55, first)
+    shares = outputs[:, 1:] / outputs[:, 1:].sum(axis=1, keepdims=True)
+    probabilities = np.column_stack([first, (1 - first)[:, None] * shares])
     weights = np.where(rng.random(num_events) < 0.3, lightest, 1.0)
     hlf = rng.normal(60, 60, (num_events, len(hlf_names()))).astype(np.float32)
     return events_with(labels, probabilities, weights)._replace(hlf=hlf)
@@ -111,16 +111,6 @@ ALL_FIGURES: dict[str, Callable[[float], Figure]] = {
 weights_of_both_signs = pytest.mark.parametrize("lightest", [1.0, -0.5])
 
 
-def legend_texts(figure: Figure) -> list[str]:
-    """The texts of all legends as they are drawn."""
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
-    texts = []
-    for legend in legends:
-        if legend:
-            texts += [text.get_text().replace(r"\$", "$") for text in legend.get_texts()]
-    return texts
-
-
 def errorbars_of(axes: Axes) -> list[ErrorbarContainer]:
     return [bars for bars in axes.containers if isinstance(bars, ErrorbarContainer)]
 
@@ -132,7 +122,7 @@ def points_and_bars(container: ErrorbarContainer) -> tuple[np.ndarray, np.ndarra
 
 
 def check_intervals(container: ErrorbarContainer, intervals: Sequence[dict[str, float]]) -> None:
-    """Check that bars are the intervals; a value outside its interval has a bar to one side only."""
+    """Check that bars are the intervals; a value outside has a bar to one side only."""
     heights, ends = points_and_bars(container)
     assert list(heights) == [interval["value"] for interval in intervals]
     for (low, high), interval in zip(ends, intervals, strict=True):
@@ -168,12 +158,12 @@ def test_figures_keep_within_their_axes_and_style_and_are_labelled(name: str) ->
 
 
 def test_a_feature_of_a_plugin_has_the_label_that_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Feature("share", "GeV", "a share", label="$p_T / H_T$")
-    monkeypatch.setattr(style, "HIGH_LEVEL", [*style.HIGH_LEVEL, own])
+    share = Feature("share", "GeV", "a share", label="$p_T / H_T$")
+    monkeypatch.setattr(style, "HIGH_LEVEL", [*style.HIGH_LEVEL, share])
 
-    assert style.axis_label(own) == "$p_T / H_T$ [GeV]"
+    assert style.axis_label(share) == "$p_T / H_T$ [GeV]"
     assert style.symbol_of("share") == "$p_T / H_T$"
-    assert style.axis_label(own._replace(name="own_share", label="")) == "Own share [GeV]"
+    assert style.axis_label(share._replace(name="own_share", label="")) == "Own share [GeV]"
 
 
 def test_experiment_and_sample_are_written_above_the_axes() -> None:
@@ -223,26 +213,6 @@ def test_any_text_can_stand_on_figures(tmp_path: Path, text: str) -> None:
     save_figure(figures.plot_confusion(matrix, PlotLabels(text, text, 13, text)), tmp_path / "plot")
 
     assert (tmp_path / "plot.png").exists()
-
-
-def test_confusion_plots_have_shares_and_events_by_true_and_predicted_class() -> None:
-    matrix = {
-        "classes": ["a", "b"],
-        "by_truth": [[0.9, 0.1], [0.3, 0.7]],
-        "events": [[1800, 200], [3, 7]],
-    }
-
-    shares, events = figures.plot_confusion(matrix, LABELS).axes
-
-    def cells(axes: Axes) -> dict[tuple[float, float], str]:
-        return {text.get_position(): text.get_text() for text in axes.texts[-4:]}
-
-    assert shares.get_xlabel() == "Predicted class (shares of a row)"
-    assert events.get_xlabel() == "Predicted class (events)"
-    assert cells(shares) == {(0, 0): "0.900", (1, 0): "0.100", (0, 1): "0.300", (1, 1): "0.700"}
-    assert cells(events) == {(0, 0): "1,800", (1, 0): "200", (0, 1): "3", (1, 1): "7"}
-    for tick_labels in (shares.get_xticklabels(), shares.get_yticklabels()):
-        assert [text.get_text() for text in tick_labels] == ["a", "b"]
 
 
 def shares_in_bins(events: ScoredEvents, output: int, label: int) -> tuple[np.ndarray, np.ndarray]:
@@ -306,16 +276,16 @@ def test_calibration_plots_have_observed_shares_against_mean_predictions(lightes
 
     figure = figures.plot_calibration(calibration, LABELS)
 
-    for axes, (name, content) in zip(figure.axes, calibration.items(), strict=True):
+    for axes, (name, output) in zip(figure.axes, calibration.items(), strict=True):
         (points,) = errorbars_of(axes)
-        predicted = [bin_["mean_predicted"] for bin_ in content["bins"]]
+        predicted = [bin_["mean_predicted"] for bin_ in output["bins"]]
         assert list(points[0].get_xdata()) == predicted
-        check_intervals(points, [bin_["observed"] for bin_ in content["bins"]])
+        check_intervals(points, [bin_["observed"] for bin_ in output["bins"]])
         diagonal = axes.lines[0]
         assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == [0, 1]
         assert axes.get_xlabel().replace(r"\$", "$") == f"Probability of {name}"
         text = "distance {error:.3f}\nof a perfect model {expected:.3f}\np = {p_value:.2g}"
-        assert axes.texts[-1].get_text() == text.format_map(content)
+        assert axes.texts[-1].get_text() == text.format_map(output)
         # There is room for the text above the points, and for points at the ends.
         assert (axes.get_xlim(), axes.get_ylim()) == ((-0.04, 1.04), (-0.05, 1.3))
 
@@ -339,7 +309,7 @@ def test_efficiencies_are_drawn_bin_by_bin_without_empty_bins(lightest: float) -
     assert {axes.get_ylabel() for axes in panels} == {"Efficiency at 99.5% a_b", ""}
     assert legend_texts(figure) == NAMES
     num_empty = 0
-    for axes, (variable, content) in zip(panels, efficiencies.items(), strict=True):
+    for axes, (variable, efficiency) in zip(panels, efficiencies.items(), strict=True):
         edges = np.array(KINEMATIC_EDGES[variable])
         # Uneven bins are drawn equally wide: most events are in the narrow ones.
         if variable in ("lepton_pt", "ht", "met"):
@@ -349,7 +319,7 @@ def test_efficiencies_are_drawn_bin_by_bin_without_empty_bins(lightest: float) -
             assert list(axes.get_xticks()) == list(edges)
         assert axes.get_xlim() == (edges[0], edges[-1])
         assert list(axes.lines[0].get_ydata()) == [0.995, 0.995]
-        for label, bins in enumerate(content["classes"].values()):
+        for label, bins in enumerate(efficiency["classes"].values()):
             points = errorbars_of(axes)[label]
             filled = [index for index, share in enumerate(bins) if share is not None]
             num_empty += len(bins) - len(filled)
@@ -357,57 +327,6 @@ def test_efficiencies_are_drawn_bin_by_bin_without_empty_bins(lightest: float) -
             np.testing.assert_allclose(points[0].get_xdata(), positions[filled])
             check_intervals(points, [bins[index] for index in filled])
     assert num_empty > 0
-
-
-def test_importance_is_sorted_by_the_first_model_and_has_bars_and_errors_of_each() -> None:
-    importances = {
-        "hlf_$1$": {"met": {"value": 0.1, "error": 0.01}, "ht": {"value": 0.3, "error": 0.02}},
-        "trees": {"met": {"value": 0.25, "error": 0.03}, "ht": {"value": -0.01, "error": 0.005}},
-    }
-
-    figure = figures.plot_importance(importances, "ttbar", LABELS)
-
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["$E_T^{miss}$", "$H_T$"]
-    assert axes.get_xlabel() == "AUC of ttbar lost when shuffled"
-    containers = [bars for bars in axes.containers if isinstance(bars, BarContainer)]
-    for bars, losses in zip(containers, importances.values(), strict=True):
-        segments = bars.errorbar[2][0].get_segments()
-        for bar, segment, name in zip(bars, segments, ("met", "ht"), strict=True):
-            value, error = losses[name]["value"], losses[name]["error"]
-            assert bar.get_width() == value
-            assert list(segment[:, 0]) == pytest.approx([value - error, value + error])
-            assert bar.get_height() == pytest.approx(0.4)
-    # The bars of a feature lie side by side around its tick.
-    first, second = containers
-    assert [bar.get_y() for bar in first] == pytest.approx([0.0, 1.0])
-    assert [bar.get_y() for bar in second] == pytest.approx([-0.4, 0.6])
-    assert first[0].get_facecolor() != second[0].get_facecolor()
-    assert legend_texts(figure) == ["hlf_$1$", "trees"]
-
-
-def test_the_learning_curve_marks_the_epoch_of_the_model_that_is_kept() -> None:
-    figure = figures.plot_learning_curve(HISTORY, LABELS)
-
-    (axes,) = figure.axes
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Epoch", "Weighted cross-entropy")
-    training, validation, mark = axes.lines
-    for line, key in ((training, "train_loss"), (validation, "val_loss")):
-        assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
-        assert list(line.get_ydata()) == [record[key] for record in HISTORY]
-    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([3], [0.5])
-    assert legend_texts(figure) == ["training", "validation", "kept: epoch 3"]
-
-
-def test_the_learning_curve_of_several_workers_has_their_consensus_distance() -> None:
-    history = [{**record, "consensus_distance": record["epoch"] / 8} for record in HISTORY]
-
-    figure = figures.plot_learning_curve(history, LABELS)
-
-    _, distance_axes = figure.axes
-    assert distance_axes.get_ylabel() == "Consensus distance"
-    assert list(distance_axes.lines[0].get_ydata()) == [0, 0.125, 0.25, 0.375, 0.5]
-    assert legend_texts(figure)[-1] == "consensus distance"
 
 
 def test_without_a_measurable_cut_the_panel_of_significances_says_why() -> None:

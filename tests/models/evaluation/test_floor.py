@@ -20,7 +20,7 @@ def task(*working_points: float) -> EvaluationTask:
 
 
 def events(num_of_class: int, separation: float, *, certainty: float = 1.0) -> ScoredEvents:
-    """Events whose log odds of the signal differ by a number of widths; a certainty of 1 is right."""
+    """Events whose log odds of the signal differ by some widths; a certainty of 1 is right."""
     labels = np.repeat([0, 1], num_of_class)
     log_odds = (
         np.random.default_rng(2).normal(separation * (labels - 0.5), 1.0) * separation * certainty

@@ -1,6 +1,8 @@
-"""Whether one model is better than another."""
+"""How much better one model is than another, and its error."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,69 +13,79 @@ from models.evaluation.improvement import improvement
 from models.evaluation.scored_events import ScoredEvents
 
 
-def compared(
-    labels: np.ndarray, weights: np.ndarray, state_before: np.ndarray, state_after: np.ndarray
-) -> Estimate:
-    names, hlf = np.full(len(labels), "a"), np.zeros((len(labels), 1), np.float32)
-    old, new = (
-        ScoredEvents(labels, probabilities, weights, hlf, names)
-        for probabilities in (state_before, state_after)
-    )
-    return improvement(old, new)
+class TwoModels(NamedTuple):
+    """Events with their probabilities, (num_events, num_classes), by an old and a new model."""
+
+    labels: np.ndarray
+    weights: np.ndarray
+    old: np.ndarray
+    new: np.ndarray
+
+    def improvement(self) -> Estimate:
+        samples = np.full(len(self.labels), "a")
+        hlf = np.zeros((len(self.labels), 1), np.float32)
+        old, new = (
+            ScoredEvents(self.labels, probabilities, self.weights, hlf, samples)
+            for probabilities in (self.old, self.new)
+        )
+        return improvement(old, new)
 
 
-def made(seed: int, num_events: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def random_models(seed: int, num_events: int = 400) -> TwoModels:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 3, num_events)
     labels[:3] = (0, 1, 2)
-    state_before, state_after = (rng.dirichlet((1, 1, 1), num_events) for _ in range(2))
-    return labels, rng.uniform(0.5, 2, num_events), state_before, state_after
+    weights = rng.uniform(0.5, 2, num_events)
+    old, new = rng.dirichlet((1, 1, 1), (2, num_events))
+    return TwoModels(labels, weights, old, new)
 
 
 def test_it_is_the_difference_of_the_two_mean_losses() -> None:
-    labels, weights, state_before, state_after = made(1)
-    losses = []
-    for scores in (state_before, state_after):
-        by_class = [
-            np.average(-np.log(scores[labels == index, index]), weights=weights[labels == index])
-            for index in range(3)
-        ]
-        losses.append(np.mean(by_class))
-    assert compared(labels, weights, state_before, state_after).value == pytest.approx(
-        losses[0] - losses[1], rel=1e-9
-    )
+    models = random_models(1)
+
+    def mean_loss(probabilities: np.ndarray) -> float:
+        losses = []
+        for label in range(3):
+            in_class = models.labels == label
+            event_losses = -np.log(probabilities[in_class, label])
+            losses.append(np.average(event_losses, weights=models.weights[in_class]))
+        return float(np.mean(losses))
+
+    expected = mean_loss(models.old) - mean_loss(models.new)
+    assert models.improvement().value == pytest.approx(expected, rel=1e-9)
 
 
 def test_gains_that_differ_between_classes_are_no_error() -> None:
     # Every event of a class gains the same: nothing is uncertain.
     labels = np.repeat([0, 1], 50)
-    full_before, where_after = (
-        np.full((100, 2), 0.25),
-        np.where(labels[:, None] == 0, [0.25, 0.25], [0.5, 0.5]),
-    )
-    actual = compared(labels, np.ones(100), full_before, where_after)
-    assert actual.value == pytest.approx(np.log(2) / 2)
-    assert actual.error < 1e-12
+    old = np.full((100, 2), 0.25)
+    new = np.where(labels[:, None] == 0, 0.25, 0.5) * np.ones((100, 2))
+
+    gain = TwoModels(labels, np.ones(100), old, new).improvement()
+
+    assert gain.value == pytest.approx(np.log(2) / 2)
+    assert gain.error < 1e-12
 
 
 def test_the_error_is_smaller_where_models_agree_event_by_event() -> None:
-    labels, weights, state_before, state_after = made(2)
-    alike = 0.99 * state_before + 0.01 * state_after
-    assert (
-        compared(labels, weights, state_before, alike).error
-        < compared(labels, weights, state_before, state_after).error / 5
-    )
+    models = random_models(2)
+    alike = models._replace(new=0.99 * models.old + 0.01 * models.new)
+
+    assert alike.improvement().error < models.improvement().error / 5
 
 
 def test_an_event_with_probability_0_does_not_decide() -> None:
-    labels, weights = np.zeros(10, dtype=np.int64), np.ones(10)
-    full_before = np.full((10, 2), 0.5)
-    copy_after = full_before.copy()
-    copy_after[0] = (0.0, 1.0)
-    assert np.isfinite(compared(labels, weights, full_before, copy_after).value)
+    old = np.full((10, 2), 0.5)
+    new = old.copy()
+    new[0] = (0.0, 1.0)
+
+    gain = TwoModels(np.zeros(10, dtype=np.int64), np.ones(10), old, new).improvement()
+
+    assert np.isfinite(gain.value)
 
 
 def test_a_class_without_weight_is_refused() -> None:
-    labels, weights, state_before, _ = made(3)
+    models = random_models(3)
+
     with pytest.raises(UndefinedMetricError, match="add up to 0 or less"):
-        compared(labels, -weights, state_before, state_before)
+        models._replace(weights=-models.weights).improvement()

@@ -1,10 +1,11 @@
-"""Whether two samples look alike: equal and different ones."""
+"""Comparisons of two samples, equal and different ones."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from drawn_figures import data_outside_axes, style_faults
+from matplotlib.figure import Figure
 
 from models.evaluation.curves import cumulative_distance
 from models.evaluation.sample_comparison import (
@@ -16,79 +17,90 @@ from models.evaluation.sample_comparison import (
 from models.evaluation.style import NO_LABELS
 
 
-def events(index: int, seed: int, *, shift: float = 0.0, num_features: int = 3) -> WeightedEvents:
-    features = np.random.default_rng(seed).normal(shift, 1, (index, num_features))
-    return WeightedEvents(features, np.ones(index))
+def normal_events(
+    num_events: int, seed: int, *, shift: float = 0.0, num_features: int = 3
+) -> WeightedEvents:
+    """Events of weight 1 with normal features."""
+    features = np.random.default_rng(seed).normal(shift, 1, (num_events, num_features))
+    return WeightedEvents(features, np.ones(num_events))
 
 
 @pytest.mark.slow
 def test_trees_cannot_tell_equal_samples_apart() -> None:
-    actual = separation(events(400, 1), events(600, 2), seed=1)
-    assert actual.value == pytest.approx(0.5, abs=4 * actual.error)
-    assert 0.005 < actual.error < 0.05
+    area = separation(normal_events(400, 1), normal_events(600, 2), seed=1)
+
+    assert area.value == pytest.approx(0.5, abs=4 * area.error)
+    assert 0.005 < area.error < 0.05
 
 
 @pytest.mark.slow
 def test_trees_tell_different_samples_apart() -> None:
-    # Of three numbers that differ by 0.6 standard deviations each: AUC 0.77.
-    actual = separation(events(500, 1), events(500, 2, shift=0.6), seed=1)
-    assert actual.value == pytest.approx(0.77, abs=0.06)
+    area = separation(normal_events(500, 1), normal_events(500, 2, shift=0.6), seed=1)
+
+    # Three numbers that differ by 0.6 standard deviations each have an AUC of 0.77.
+    assert area.value == pytest.approx(0.77, abs=0.06)
 
 
 @pytest.mark.slow
-def test_weights_count() -> None:
-    mixed = np.concatenate([events(400, 1).features, events(400, 3, shift=3.0).features])
-    weights = np.repeat([1.0, 1e-6], 400)
-    assert separation(WeightedEvents(mixed, weights), events(400, 2), seed=1).value < 0.6
+def test_events_count_by_their_weights() -> None:
+    ordinary, light = normal_events(400, 1), normal_events(400, 3, shift=3.0)
+    features = np.concatenate([ordinary.features, light.features])
+    mixed = WeightedEvents(features, np.repeat([1.0, 1e-6], 400))
+
+    assert separation(mixed, normal_events(400, 2), seed=1).value < 0.6
 
 
 @pytest.mark.slow
-def test_a_network_loses_what_the_other_sample_teaches_wrongly() -> None:
-    same = transfer(
-        [events(300, 1), events(300, 2, shift=1.5)],
-        [events(300, 3), events(300, 4, shift=1.5)],
-        seed=1,
-    )
+def test_a_network_loses_what_the_second_sample_teaches_wrongly() -> None:
+    """The second sample has the same two classes, or the two classes exchanged."""
+    sample = [normal_events(300, 1), normal_events(300, 2, shift=1.5)]
+    same_classes = [normal_events(300, 3), normal_events(300, 4, shift=1.5)]
+    exchanged_classes = [normal_events(300, 3, shift=1.5), normal_events(300, 4)]
+
+    same = transfer(sample, same_classes, seed=1)
+    exchanged = transfer(sample, exchanged_classes, seed=1)
+
     assert same["loss"].value == pytest.approx(0.0, abs=0.05)
-    second = transfer(
-        [events(300, 1), events(300, 2, shift=1.5)],
-        [events(300, 3, shift=1.5), events(300, 4)],
-        seed=1,
-    )
-    assert second["loss"].value > 0.5
+    assert exchanged["loss"].value > 0.5
 
 
 @pytest.mark.slow
 def test_networks_are_tested_on_events_that_they_were_not_trained_on() -> None:
-    # With this number of features of noise, a network remembers its training events.
-    first, second, *remaining = (
-        events(index, index, num_features=40) for index in (300, 200, 310, 150)
-    )
-    actual = transfer([first, second], remaining, seed=1)
-    assert actual["own"].value == pytest.approx(0.5, abs=0.06)
-    assert actual["loss"].value == pytest.approx(0.0, abs=0.1)
+    # With so many features of noise, a network remembers its training events.
+    sample = [normal_events(num, num, num_features=40) for num in (300, 200)]
+    second_sample = [normal_events(num, num, num_features=40) for num in (310, 150)]
+
+    areas = transfer(sample, second_sample, seed=1)
+
+    assert areas["own"].value == pytest.approx(0.5, abs=0.06)
+    assert areas["loss"].value == pytest.approx(0.0, abs=0.1)
 
 
-def test_the_figure_names_the_largest_difference() -> None:
-    first, two = (np.arange(10.0), np.ones(10)), (np.arange(10.0) + 5, np.ones(10))
-    assert cumulative_distance(*first, *two) == pytest.approx(0.5)
+def test_the_distance_is_the_largest_difference_of_the_distributions() -> None:
+    values, weights = np.arange(10.0), np.ones(10)
+
+    assert cumulative_distance(values, weights, values + 5, weights) == pytest.approx(0.5)
     # Too few events for a p-value still have a distance.
     assert cumulative_distance(np.zeros(1), np.ones(1), np.ones(1), np.ones(1)) == 1.0
-    figure = plot_comparison({"pt": (first, two)}, ("ours", "theirs"), NO_LABELS)
+
+
+def test_the_figure_names_the_distance() -> None:
+    values, weights = np.arange(10.0), np.ones(10)
+    samples = (values, weights), (values + 5, weights)
+
+    figure = plot_comparison({"pt": samples}, ("ours", "theirs"), NO_LABELS)
+
     assert "D = 0.500" in figure.axes[0].get_xlabel()
 
 
 @pytest.mark.parametrize("lightest", [1.0, -0.5])
-def test_the_figure_has_the_style_of_all_and_shows_all_data(lightest: float) -> None:
-    first, two = (
-        (events(60, seed).features[:, 0], np.where(np.arange(60) % 5, 1.0, lightest))
-        for seed in (1, 2)
-    )
-    assert (
-        style_faults(lambda: plot_comparison({"pt": (first, two)}, ("ours", "theirs"), NO_LABELS))
-        == []
-    )
-    assert (
-        data_outside_axes(plot_comparison({"pt": (first, two)}, ("ours", "theirs"), NO_LABELS))
-        == []
-    )
+def test_the_figure_has_the_common_style_and_shows_all_data(lightest: float) -> None:
+    weights = np.where(np.arange(60) % 5, 1.0, lightest)
+    first, second = (normal_events(60, seed).features[:, 0] for seed in (1, 2))
+    samples = (first, weights), (second, weights)
+
+    def draw() -> Figure:
+        return plot_comparison({"pt": samples}, ("ours", "theirs"), NO_LABELS)
+
+    assert style_faults(draw) == []
+    assert data_outside_axes(draw()) == []

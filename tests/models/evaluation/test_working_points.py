@@ -119,7 +119,7 @@ def test_where_all_of_a_background_passes_its_efficiency_is_a_lower_limit() -> N
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("passes", [True, False])
 def test_a_share_that_rounds_to_all_or_nothing_is_a_limit(seed: int, passes: bool) -> None:
-    """The background passes, or fails, except for six events whose weights cancel but for rounding."""
+    """All background passes or fails, except for six events whose weights nearly cancel."""
     labels = np.repeat([0, 1], [206, 200])
     weights = np.random.default_rng(seed).uniform(0.1, 2, 406)
     weights[:6] = [0.1, 0.2, -0.3, 0.7, 0.1, -0.8]

@@ -89,29 +89,33 @@ def test_it_gives_the_networks_probabilities(
     settings: dict[str, Any],
 ) -> None:
     model = small_network(name, dtype=torch.float32, **settings)
-    actual = exported(model, name, tmp_path)
-    np.testing.assert_allclose(
-        actual.probabilities(columns), model.probabilities(columns), rtol=0, atol=2e-6
-    )
-    assert largest_difference(model, actual, columns, batch_sizes=(4,)) <= PARITY_TOLERANCE
+
+    one_event = exported(model, name, tmp_path)
+
+    expected = model.probabilities(columns)
+    np.testing.assert_allclose(one_event.probabilities(columns), expected, rtol=0, atol=2e-6)
+    assert largest_difference(model, one_event, columns, batch_sizes=(4,)) <= PARITY_TOLERANCE
 
 
 @pytest.mark.parametrize("rows", [2, 900])
 def test_lists_may_have_other_lengths_than_the_file(
     tmp_path: Path, columns: dict[str, np.ndarray[Any, Any]], rows: int
 ) -> None:
-    """The lists of some events are as long as their longest: no event of an export needed to have all 801 particles."""
-    few = {name: values[:2] for name, values in columns.items()}
-    lists = np.zeros((2, rows, NUM_PARTICLE_FEATURES), np.float32)
-    lists[:, :2] = few["particles"][:, :2]
+    """The lists of some events are as long as the longest of them, or padded to more rows."""
+    two_events = {name: values[:2] for name, values in columns.items()}
+    particles = np.zeros((2, rows, NUM_PARTICLE_FEATURES), np.float32)
+    particles[:, :2] = two_events["particles"][:, :2]
+    other_lengths = two_events | {"particles": particles}
     model = small_network("particles", dtype=torch.float32)
-    actual = exported(model, "particles", tmp_path)
-    options = {**few, "particles": lists}
-    np.testing.assert_array_equal(actual.probabilities(options), actual.probabilities(few))
-    assert largest_difference(model, actual, options, batch_sizes=(2,)) <= PARITY_TOLERANCE
+
+    one_event = exported(model, "particles", tmp_path)
+
+    expected = one_event.probabilities(two_events)
+    np.testing.assert_array_equal(one_event.probabilities(other_lengths), expected)
+    assert largest_difference(model, one_event, other_lengths, batch_sizes=(2,)) <= PARITY_TOLERANCE
     if rows > MAX_PARTICLES:
         with pytest.raises(ModelInputError, match="more than 801 particles"):
-            actual.probabilities({**options, "num_particles": np.array([1, rows])})
+            one_event.probabilities(other_lengths | {"num_particles": np.array([1, rows])})
 
 
 @pytest.mark.parametrize("column", ROBUST_SCALERS)
@@ -134,25 +138,25 @@ def test_all_shapes_are_fixed_and_all_operators_plain(
     tmp_path: Path, name: ModelName, scalers: dict[str, Scaler]
 ) -> None:
     spec = small_spec(name)
-    model = small_network(
-        spec._replace(scalers={column: scalers[column] for column in spec.scalers})
-    )
-    exported(model, name, tmp_path)
-    document = onnx.load(tmp_path / "one_event.onnx")
-    shapes = {
-        option.name: [dim.dim_value for dim in option.type.tensor_type.shape.dim]
-        for option in [*document.graph.input, *document.graph.output]
-    }
-    expected = {
+    spec = spec._replace(scalers={column: scalers[column] for column in spec.scalers})
+    inputs = [column for column in NETWORKS[name].inputs if column != "num_particles"]
+
+    exported(small_network(spec), name, tmp_path)
+
+    model = onnx.load(tmp_path / "one_event.onnx")
+    shapes = {}
+    for value in [*model.graph.input, *model.graph.output]:
+        shapes[value.name] = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    input_shapes = {
         "hlf": [1, len(hlf_names())],
         "particles": [1, MAX_PARTICLES, NUM_PARTICLE_FEATURES],
     }
-    options = [input_ for input_ in NETWORKS[name].inputs if input_ != "num_particles"]
-    assert shapes == {**{option: expected[option] for option in options}, "probability": [1, 3]}
-    assert {node.op_type for node in document.graph.node} <= PLAIN
-    assert document.opset_import[0].version == OPSET
-    properties = {entry.key: entry.value for entry in document.metadata_props}
-    assert list(json.loads(properties["inputs"])) == options
+    expected = {column: input_shapes[column] for column in inputs}
+    assert shapes == expected | {"probability": [1, 3]}
+    assert {node.op_type for node in model.graph.node} <= PLAIN
+    assert model.opset_import[0].version == OPSET
+    properties = {entry.key: entry.value for entry in model.metadata_props}
+    assert list(json.loads(properties["inputs"])) == inputs
 
 
 def test_a_scaling_without_a_value_at_0_leaves_padding_without_effect() -> None:

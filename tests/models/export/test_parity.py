@@ -25,7 +25,7 @@ Columns = dict[str, np.ndarray[Any, Any]]
 
 @pytest.fixture(scope="module")
 def columns() -> Columns:
-    """Events as in the features Parquet: hundreds of GeV beside radians and flags, 0 to 801 particles."""
+    """Events as in the features Parquet: GeV beside radians and flags, 0 to 801 particles."""
     rng, num_events = np.random.default_rng(1), 40
     magnitudes = np.geomspace(1e3, 1e-2, len(hlf_names()))
     hlf = magnitudes * rng.exponential(1.0, (num_events, len(hlf_names())))

@@ -30,17 +30,19 @@ def probabilities(path: Path) -> np.ndarray:
 
 
 def test_each_flipped_bit_is_refused_or_changes_nothing(exported: Path) -> None:
-    file_bytes, expected = exported.read_bytes(), probabilities(exported)
-    random = np.random.default_rng(seed=7)
-    for position in random.choice(len(file_bytes), 150, replace=False).tolist():
+    file_bytes = exported.read_bytes()
+    expected = probabilities(exported)
+    rng = np.random.default_rng(seed=7)
+    for position in rng.choice(len(file_bytes), 150, replace=False).tolist():
         damaged = bytearray(file_bytes)
-        damaged[position] ^= 1 << int(random.integers(8))
+        damaged[position] ^= 1 << int(rng.integers(8))
         exported.write_bytes(damaged)
+
         try:
-            actual = probabilities(exported)
+            of_damaged = probabilities(exported)
         except SavedModelError:
             continue
-        assert np.array_equal(actual, expected), position
+        assert np.array_equal(of_damaged, expected), position
 
 
 def test_a_changed_number_is_named_with_its_file(exported: Path) -> None:
@@ -49,29 +51,31 @@ def test_a_changed_number_is_named_with_its_file(exported: Path) -> None:
     changed = onnx.numpy_helper.to_array(weights) * 2
     weights.CopyFrom(onnx.numpy_helper.from_array(changed, weights.name))
     onnx.save(model, exported)
-    with pytest.raises(
-        DamagedModelError, match=r"model\.onnx is not what was written.*changed"
-    ) as raised:
+
+    message = r"model\.onnx is not what was written.*changed"
+    with pytest.raises(DamagedModelError, match=message) as caught:
         OnnxClassifier.load(exported)
-    # A run that meets it has the file made again.
-    assert isinstance(raised.value, DamagedOutputError)
-    assert raised.value.path == str(exported)
+
+    # A run makes the file of such an error again.
+    assert isinstance(caught.value, DamagedOutputError)
+    assert caught.value.path == str(exported)
 
 
 def test_a_file_that_is_read_and_written_unchanged_stays_valid(exported: Path) -> None:
     expected = probabilities(exported)
+
     onnx.save(onnx.load(exported), exported)
+
     assert np.array_equal(probabilities(exported), expected)
 
 
 def test_the_form_for_one_event_is_sealed_too(tmp_path: Path) -> None:
     path = tmp_path / "one_event.onnx"
     export_one_event(small_network("hlf"), small_spec("hlf"), path)
-    file_bytes = path.read_bytes()
     OneEventClassifier(path)
-    middle = len(file_bytes) // 2
-    path.write_bytes(
-        file_bytes[:middle] + bytes([file_bytes[middle] ^ 1]) + file_bytes[middle + 1 :]
-    )
+    file_bytes = bytearray(path.read_bytes())
+    file_bytes[len(file_bytes) // 2] ^= 1
+    path.write_bytes(file_bytes)
+
     with pytest.raises(SavedModelError, match=r"one_event\.onnx"):
         OneEventClassifier(path)

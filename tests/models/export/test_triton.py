@@ -20,7 +20,7 @@ from models.networks.registry import NETWORKS, ModelName
 
 @cache
 def messages() -> Any:
-    """Triton's messages from its client; the file alone, since the package around it imports grpc."""
+    """Triton's messages from its client, without its package, which imports grpc."""
     package = importlib.util.find_spec("tritonclient")
     assert package is not None, "tritonclient, of the group dev, is not installed"
     (folder,) = package.submodule_search_locations or ()

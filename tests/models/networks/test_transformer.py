@@ -15,7 +15,7 @@ HEADS = 2
 
 
 class TransformerByHand:
-    """The network in NumPy, one event and one head after the other (equations of Lee et al. 2019)."""
+    """The network in NumPy, event by event and head by head (equations of Lee et al. 2019)."""
 
     def __init__(self, model: Classifier) -> None:
         self.weights = {name: tensor.detach().numpy() for name, tensor in model.named_parameters()}
