@@ -112,7 +112,7 @@ def count_verdicts(claims: Sequence[JudgedClaim]) -> str:
 def verdict_tally(claims: Sequence[JudgedClaim]) -> str:
     """Return a table in Markdown of the verdicts: how many first and further rows have each.
 
-    The second column of numbers counts first rows of best settings at the edge of their sweep.
+    In brackets: how many of the first rows have best settings at the edge of their sweep.
     """
     first_rows = [judged for judged in claims if not judged.is_second]
     further_rows = [judged for judged in claims if judged.is_second]
@@ -121,12 +121,16 @@ def verdict_tally(claims: Sequence[JudgedClaim]) -> str:
         with_verdict = [judged for judged in first_rows if judged.verdict is verdict]
         num_further = sum(judged.verdict is verdict for judged in further_rows)
         if with_verdict or num_further:
-            num_at_edge = sum(judged.is_at_edge for judged in with_verdict)
-            rows.append([verdict, len(with_verdict), num_at_edge, num_further])
-    num_at_edge = sum(judged.is_at_edge for judged in first_rows)
-    rows.append(["all", len(first_rows), num_at_edge, len(further_rows)])
+            rows.append([verdict, _count_with_edges(with_verdict), num_further])
+    rows.append(["all", _count_with_edges(first_rows), len(further_rows)])
     header = [
-        *("verdict", "claims", f"of these {_BEST_OF_THOSE_TRIED}"),
+        *("verdict", f"claims (of these {_BEST_OF_THOSE_TRIED})"),
         "\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS} further rows",
     ]
     return markdown_table(header, rows)
+
+
+def _count_with_edges(claims: Sequence[JudgedClaim]) -> str:
+    """Return how many claims there are, and in brackets how many with best settings at an edge."""
+    num_at_edge = sum(judged.is_at_edge for judged in claims)
+    return f"{len(claims)} ({num_at_edge})" if num_at_edge else str(len(claims))

@@ -80,6 +80,6 @@ def test_further_rows_and_edges_are_counted_apart() -> None:
 
     header, _, *rows = verdict_tally(claims).splitlines()
 
-    assert header.startswith("|verdict|claims|of these best of those tried|")
-    assert rows == ["|confirmed|2|1|1|", "|contradicted|0|0|1|", "|undecided|1|0|0|", "|all|3|1|2|"]
+    assert header.startswith("|verdict|claims (of these best of those tried)|")
+    assert rows == ["|confirmed|2 (1)|1|", "|contradicted|0|1|", "|undecided|1|0|", "|all|3 (1)|2|"]
     assert count_verdicts(claims) == "2 confirmed, 1 undecided"

@@ -16,8 +16,8 @@ METRICS = Path(__file__).parents[2] / "docs" / "studies" / "networks" / "metrics
 
 @pytest.fixture
 def metrics() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(METRICS.read_text(encoding="utf-8"))
-    return content
+    metrics: dict[str, Any] = json.loads(METRICS.read_text(encoding="utf-8"))
+    return metrics
 
 
 def test_the_best_classifier_is_named_with_its_failed_calibration(metrics: dict[str, Any]) -> None:

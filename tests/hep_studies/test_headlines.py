@@ -111,8 +111,8 @@ def test_best_settings_at_the_edge_of_their_sweep_are_not_quoted(
 
 
 def test_there_are_five_sentences_at_most() -> None:
-    paragraphs = "\n\n".join(f"Sentence {number}." for number in range(7))
+    paragraphs = "\n\n".join(f"Sentence {index}." for index in range(7))
 
     sentences = headlines(paragraphs, [])
 
-    assert sentences == [f"Sentence {number}." for number in range(NUM_HEADLINES)]
+    assert sentences == [f"Sentence {index}." for index in range(NUM_HEADLINES)]

@@ -70,18 +70,18 @@ def test_the_page_sets_claims_beside_their_effects(times_only: int | None) -> No
 
 def test_the_result_comes_before_how_it_was_made() -> None:
     panels = [{"y": "val_accuracy", "x": "epoch"}]
-    figures = [{"name": f"fig_{number}", "title": "T", "panels": panels} for number in (1, 2)]
+    figures = [{"name": f"fig_{index}", "title": "T", "panels": panels} for index in (1, 2)]
     tables = [{"title": "A table", "measures": ["test_accuracy"]}]
     result = result_of_claims(FASTER, figures=figures, tables=tables, about="It is said.")
 
     page = render(result, folder="figures")
 
-    parts = [
+    expected_order = [
         *("# A study", "3 methods train", "|A \\| B is faster.<br>", "(figures/fig_1.png)"),
         *("It is said.", "## A table", "(figures/fig_2.png)", "<summary>Every comparison"),
         *("<summary>Check of the simulated times", "<summary>What was set", "|python|3.11.7|"),
     ]
-    positions = [page.index(part) for part in parts]
+    positions = [page.index(text) for text in expected_order]
     assert positions == sorted(positions)
 
 

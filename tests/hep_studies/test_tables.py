@@ -44,6 +44,23 @@ def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None
     ]
 
 
+def test_what_a_claim_is_about_has_a_standard_error() -> None:
+    claim = {
+        "says": "It is faster.",
+        "better": "ad-psgd",
+        "control": "ar-sgd",
+        "protocol": "equal settings",
+        "measure": "seconds",
+    }
+    runs = [example_run("sgd", 1), example_run("sgd", 2)]
+    result = example_result(example_study(claims=[claim]), runs)
+
+    _, row = table_rows(result, "seconds", "seconds_per_batch", "val_loss")
+
+    assert row[1] == "1.22 ± 0.00849 (s.e. 0.006)"
+    assert "s.e." not in row[3]
+
+
 def test_a_table_over_a_key_has_a_column_for_each_measure_and_value() -> None:
     runs = [example_run("sgd", seed, seconds=0.4) for seed in (1, 2)]
     for workers in (2, 4):
