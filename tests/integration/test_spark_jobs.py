@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -44,46 +44,49 @@ CLASSES = ["QCD", "ttbar", "W+jets"]
 BUNDLED = {"qcd": (300, 137), "ttbar": (300, 269), "wjets": (300, 259)}
 GENERATED = {name: GeneratedSample(label, None, 1, 1.0) for label, name in enumerate(BUNDLED)}
 SETTINGS = FeatureSettings(feed_workers=4)
+ISOLATED = event_row(electrons=[lepton(40.0, 0, 0)])
+NOT_ISOLATED = event_row(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.1, 0)])
 
 
 def run_ingest(
-    provider: SparkProvider,
-    samples: Sequence[SampleSettings],
-    out: Path,
-    *,
-    files: Sequence[FileInfo] | None = None,
-    **settings: Any,
+    provider: SparkProvider, samples: Sequence[SampleSettings], out: Path, **settings: Any
 ) -> IngestResult:
+    """Ingest all files of the samples."""
     out.mkdir()
     ingest_settings = IngestSettings(**settings)
-    infos = inventory(expand(samples), ingest_settings).infos if files is None else files
+    infos = inventory(expand(samples), ingest_settings).infos
     spark = provider.context()
-    completed = spark.accumulator(0)
+    entry_counter = spark.accumulator(0)
     result = ingest(
-        spark, infos, samples, ingest_settings, out, done=completed, num_tasks=provider.num_tasks
+        spark,
+        infos,
+        samples,
+        ingest_settings,
+        out,
+        done=entry_counter,
+        num_tasks=provider.num_tasks,
     )
-    assert completed.value == sum(info.entries for info in infos)
+    assert entry_counter.value == sum(info.entries for info in infos)
     return result
 
 
-def parts_of(events: Path, result: IngestResult) -> list[EventsFile]:
+def events_files(folder: Path, ingested: IngestResult) -> list[EventsFile]:
+    """The files of ingested events."""
     return [
-        EventsFile(chunk.name, chunk.sample, chunk.digest, str(events / chunk.name))
-        for chunk in result.parts
-        if chunk.name
+        EventsFile(file.name, file.sample, file.digest, str(folder / file.name))
+        for file in ingested.parts
+        if file.name
     ]
 
 
-def run_features(
-    provider: SparkProvider, events: Path, result: IngestResult, out: Path, **settings: Any
-) -> FeaturesResult:
+def run_features(provider: SparkProvider, files: Sequence[EventsFile], out: Path) -> FeaturesResult:
     (out / "kernels").mkdir(parents=True)
     spark = provider.context()
     return make_features(
         spark,
-        parts_of(events, result),
+        files,
         GENERATED,
-        FeatureSettings(**settings),
+        SETTINGS,
         CLASSES,
         out,
         kernels=out / "kernels",
@@ -92,233 +95,246 @@ def run_features(
     )
 
 
-class Made:
-    """The bundled sample ingested and made into features."""
+class Bundled(NamedTuple):
+    """The bundled sample, ingested and made into features."""
 
-    def __init__(self, folder: Path, ingested: IngestResult, features: FeaturesResult) -> None:
-        self.folder = folder
-        self.ingested = ingested
-        self.features = features
+    events: Path
+    ingested: IngestResult
+    files: list[EventsFile]
+    features: FeaturesResult
+
+    def feature_files(self) -> list[Path]:
+        """The files of all splits."""
+        dataset = self.features.dataset
+        return [path for split in SPLITS for path in dataset.files(split)]
 
 
 @pytest.fixture(scope="module")
-def made(
+def bundled(
     provider: SparkProvider,
     bundled_samples: list[SampleSettings],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Made]:
+) -> Bundled:
     folder = tmp_path_factory.mktemp("bundled")
-    ingested = run_ingest(provider, bundled_samples, folder / "events", entries_per_task=15)
-    features = run_features(
-        provider, folder / "events", ingested, folder / "features", feed_workers=4
-    )
-    return Made(folder, ingested, features)
+    events = folder / "events"
+    ingested = run_ingest(provider, bundled_samples, events, entries_per_task=15)
+    files = events_files(events, ingested)
+    return Bundled(events, ingested, files, run_features(provider, files, folder / "features"))
 
 
-def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(
-    made: Made, bundled_samples: list[SampleSettings]
+def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(bundled: Bundled) -> None:
+    ingested = sums_by_sample(bundled.ingested.parts)["samples"]
+    selected = sums_by_sample(bundled.features.outputs)["samples"]
+
+    for sample, (num_entries, num_selected) in BUNDLED.items():
+        counters = ingested[sample]
+        rejected = counters["rejected_nonfinite"] + counters["rejected_no_lepton"]
+        assert counters["entries"] == num_entries
+        assert rejected + counters["events"] == num_entries
+        assert selected[sample]["events"] == counters["events"]
+        assert selected[sample]["selected"] == num_selected
+
+
+def test_events_are_readable_by_spark_pandas_and_awkward(
+    bundled: Bundled, spark: SparkContext
 ) -> None:
-    all_ingested, all_chosen = (
-        sums_by_sample(parts)["samples"] for parts in (made.ingested.parts, made.features.outputs)
-    )
-    for sample, (entries, selected) in BUNDLED.items():
-        ingested, choice = all_ingested[sample], all_chosen[sample]
-        assert ingested["entries"] == entries
-        assert (
-            ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"]
-            == entries
-        )
-        assert choice["events"] == ingested["events"]
-        assert choice["selected"] == selected
+    in_spark = SparkSession(spark).read.parquet(str(bundled.events))
+    in_pandas = pd.read_parquet(bundled.events)
+    in_awkward = ak.from_parquet(bundled.events)
+
+    num_events = sum(file.counts["events"] for file in bundled.ingested.parts)
+    assert in_spark.count() == len(in_pandas) == num_events
+    assert in_spark.select("tracks.pt").first() is not None
+    assert in_pandas["tracks"].iloc[0][0]["pt"] > 0.5
+    jet_pt_sums = [sum(jet["pt"] for jet in jets) for jets in in_pandas["jets"]]
+    np.testing.assert_allclose(ak.sum(in_awkward.jets.pt, axis=1), jet_pt_sums, rtol=1e-6)
 
 
-def test_events_are_readable_by_spark_pandas_and_awkward(made: Made, spark: SparkContext) -> None:
-    events = SparkSession(spark).read.parquet(str(made.folder / "events"))
-    frame = pd.read_parquet(made.folder / "events")
-    total = sum(chunk.counts["events"] for chunk in made.ingested.parts)
-    assert events.count() == len(frame) == total
-    assert events.select("tracks.pt").first() is not None
-    jagged = ak.from_parquet(made.folder / "events")
-    in_pandas = [sum(jet["pt"] for jet in jets) for jets in frame["jets"]]
-    np.testing.assert_allclose(ak.sum(jagged.jets.pt, axis=1), in_pandas, rtol=1e-6)
-    assert frame["tracks"].iloc[0][0]["pt"] > 0.5
+def test_features_are_readable_by_spark_and_small(bundled: Bundled, spark: SparkContext) -> None:
+    files = bundled.feature_files()
 
-
-def test_features_are_readable_by_spark_and_small(made: Made, spark: SparkContext) -> None:
-    dataset = made.features.dataset
-    events = SparkSession(spark).read.parquet(*(str(dataset.folder / split) for split in SPLITS))
+    events = SparkSession(spark).read.parquet(*map(str, files))
     particles = events.selectExpr("label", "explode(particle_pt) as pt")
+
     assert particles.count() == events.agg({"num_particles": "sum"}).first()[0]
-    files = [path for split in SPLITS for path in dataset.files(split)]
     assert sum(path.stat().st_size for path in files) < 16_000 * events.count()
 
 
-def as_networks_see(rows: np.ndarray, column: str) -> np.ndarray:
-    """Features with heavy tails as asinh(x / log_above)."""
-    units = np.array(INPUT_COLUMNS[column].log_above)
-    return np.where(units > 0, np.arcsinh(rows / np.where(units > 0, units, 1)), rows)
+def network_inputs(rows: np.ndarray, column: str) -> np.ndarray:
+    """Features as networks get them before scaling: heavy tails as asinh(x / log_above)."""
+    log_above = np.array(INPUT_COLUMNS[column].log_above)
+    has_heavy_tail = log_above > 0
+    scaled = rows / np.where(has_heavy_tail, log_above, 1)
+    return np.where(has_heavy_tail, np.arcsinh(scaled), rows)
 
 
-def test_scalers_are_those_of_the_training_rows_and_of_a_sample_of_their_particles_without_padding(
-    made: Made,
+def test_scalers_are_fitted_to_training_rows_and_a_sample_of_their_particles_without_padding(
+    bundled: Bundled,
 ) -> None:
-    dataset = made.features.dataset
-    hlf, particles = [], []
-    assert any(group.rows > EVENTS_FOR_PARTICLES for group in dataset.splits["train"])
+    dataset = bundled.features.dataset
+    assert max(group.rows for group in dataset.splits["train"]) > EVENTS_FOR_PARTICLES
+    hlf_rows, particle_rows = [], []
     for path in dataset.files("train"):
         table = pq.read_table(path)
-        hlf.append(hlf_array(table))
+        hlf_rows.append(hlf_array(table))
         sample = table.slice(0, EVENTS_FOR_PARTICLES)
         padded = model_inputs(sample, ["particles"])["particles"]
-        particles += [
-            event[:count]
-            for event, count in zip(padded, sample["num_particles"].to_pylist(), strict=True)
-        ]
-    for name, rows in {"hlf": hlf, "particles": particles}.items():
-        flat, scaler = np.concatenate(rows).astype(float), dataset.scaler()[name]
-        assert scaler["rows"] == len(flat)
-        seen = as_networks_see(flat, name)
-        np.testing.assert_allclose(scaler["mean"], seen.mean(axis=0), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(scaler["std"], seen.std(axis=0), rtol=1e-5)
+        lengths = sample["num_particles"].to_pylist()
+        for particles, num_particles in zip(padded, lengths, strict=True):
+            particle_rows.append(particles[:num_particles])
+
+    for column, rows in (("hlf", hlf_rows), ("particles", particle_rows)):
+        inputs = network_inputs(np.concatenate(rows).astype(float), column)
+        scaler = dataset.scaler()[column]
+        assert scaler["rows"] == len(inputs)
+        np.testing.assert_allclose(scaler["mean"], inputs.mean(axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(scaler["std"], inputs.std(axis=0), rtol=1e-5)
 
 
-class Unmixed:
-    """Events that are only predicted: features in the order of the input, in a folder of its own."""
+class UnsplitFeatures:
+    """Features of events that are only predicted, in the order of the input."""
 
-    def __init__(self, provider: SparkProvider, parts: Sequence[EventsFile], folder: Path) -> None:
+    def __init__(self, provider: SparkProvider, files: Sequence[EventsFile], folder: Path) -> None:
         folder.mkdir()
         self.folder = folder
-        done = provider.context().accumulator(0)
+        event_counter = provider.context().accumulator(0)
         self.result: Unsplit = make_unsplit(
             provider.context(),
-            parts,
+            files,
             GENERATED,
             SETTINGS,
             CLASSES,
             folder,
-            event_counter=done,
+            event_counter=event_counter,
             num_tasks=provider.num_tasks,
         )
-        self.num_done: int = done.value
+        self.num_events: int = event_counter.value
 
     def keys(self) -> list[tuple[str, int]]:
-        return [key for file in self.result.files for key in keys_of(pq.read_table(file))]
+        """The identities of the events, in their order."""
+        return [key for path in self.result.files for key in keys_of(pq.read_table(path))]
 
 
-def by_event(files: Sequence[Path]) -> dict[tuple[str, int], dict[str, Any]]:
-    """All columns of all events."""
-    tables = [pq.read_table(file) for file in files]
-    actual = {
-        key: row
-        for table in tables
-        for key, row in zip(keys_of(table), table.to_pylist(), strict=True)
-    }
-    assert len(actual) == sum(table.num_rows for table in tables)
-    return actual
-
-
-@pytest.fixture(scope="module")
-def parts(made: Made) -> list[EventsFile]:
-    return parts_of(made.folder / "events", made.ingested)
+def rows_by_key(files: Sequence[Path]) -> dict[tuple[str, int], dict[str, Any]]:
+    """All columns of all events, by the identities of the events."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    num_rows = 0
+    for path in files:
+        table = pq.read_table(path)
+        rows.update(zip(keys_of(table), table.to_pylist(), strict=True))
+        num_rows += table.num_rows
+    assert len(rows) == num_rows
+    return rows
 
 
 @pytest.fixture(scope="module")
-def unmixed(
-    provider: SparkProvider, parts: list[EventsFile], tmp_path_factory: pytest.TempPathFactory
-) -> Unmixed:
-    return Unmixed(provider, parts, tmp_path_factory.mktemp("unsplit") / "made")
+def unsplit(
+    provider: SparkProvider, bundled: Bundled, tmp_path_factory: pytest.TempPathFactory
+) -> UnsplitFeatures:
+    """The bundled events as if they were only predicted."""
+    return UnsplitFeatures(provider, bundled.files, tmp_path_factory.mktemp("unsplit") / "made")
 
 
-def test_every_event_has_unsplit_what_the_normal_job_gives_it(made: Made, unmixed: Unmixed) -> None:
-    dataset = made.features.dataset
-    expected = by_event([file for split in SPLITS for file in dataset.files(split)])
-    assert len(expected) == 665
-    assert by_event(unmixed.result.files) == expected
-    assert unmixed.num_done == sum(output.counts["events"] for output in unmixed.result.outputs)
-
-
-def test_the_order_of_unsplit_events_is_that_of_the_input(
-    parts: list[EventsFile], unmixed: Unmixed
+def test_events_have_the_same_features_unsplit_and_split(
+    bundled: Bundled, unsplit: UnsplitFeatures
 ) -> None:
-    assert len(parts) > 6
+    expected = rows_by_key(bundled.feature_files())
+
+    assert len(expected) == 665
+    assert rows_by_key(unsplit.result.files) == expected
+    assert unsplit.num_events == sum(output.counts["events"] for output in unsplit.result.outputs)
+
+
+def test_unsplit_events_have_the_order_of_the_input(
+    bundled: Bundled, unsplit: UnsplitFeatures
+) -> None:
+    assert len(bundled.files) > 6
     expected = []
-    for chunk in parts:
-        table = pq.read_table(chunk.path)
-        expected += keys_of(
-            table.select(["file_uuid", "entry"]).take(build_features(table, SETTINGS).selected)
-        )
-    assert unmixed.keys() == expected
+    for file in bundled.files:
+        events = pq.read_table(file.path)
+        selected = build_features(events, SETTINGS).selected
+        expected += keys_of(events.select(["file_uuid", "entry"]).take(selected))
+
+    assert unsplit.keys() == expected
 
 
-def test_unsplit_files_are_those_of_a_test_split_and_nothing_else_is_left(unmixed: Unmixed) -> None:
-    leftovers = {
-        path.relative_to(unmixed.folder) for path in unmixed.folder.rglob("*") if path.is_file()
-    }
-    assert leftovers == {file.relative_to(unmixed.folder) for file in unmixed.result.files}
-    assert [path.name for path in unmixed.folder.iterdir()] == ["test"]
-    schema = pq.read_schema(unmixed.result.files[0])
+def test_unsplit_features_are_the_files_of_a_test_split_and_no_other_file(
+    unsplit: UnsplitFeatures,
+) -> None:
+    files = {path for path in unsplit.folder.rglob("*") if path.is_file()}
+    schema = pq.read_schema(unsplit.result.files[0])
+
+    assert files == set(unsplit.result.files)
+    assert [path.name for path in unsplit.folder.iterdir()] == ["test"]
     assert schema.equals(features_schema())
     assert json.loads(schema.metadata[b"classes"]) == CLASSES
     assert json.loads(schema.metadata[b"columns"])["particle_vertex_z"]["unit"] == "mm"
 
 
 @pytest.mark.parametrize(
-    ("rows", "selected"),
+    ("events_of_file", "selected"),
     [
-        ({"none": "--", "some": "+-+", "empty": ""}, [("some", 0), ("some", 2)]),
-        ({"none": "--"}, []),
+        (
+            {
+                "none": [NOT_ISOLATED, NOT_ISOLATED],
+                "some": [ISOLATED, NOT_ISOLATED, ISOLATED],
+                "empty": [],
+            },
+            [("some", 0), ("some", 2)],
+        ),
+        ({"none": [NOT_ISOLATED, NOT_ISOLATED]}, []),
     ],
+    ids=["some selected", "none selected"],
 )
-def test_unsplit_parts_without_selected_events_are_fine(
-    provider: SparkProvider, tmp_path: Path, rows: dict[str, str], selected: list[tuple[str, int]]
+def test_files_of_events_may_lack_selected_events(
+    provider: SparkProvider,
+    tmp_path: Path,
+    events_of_file: dict[str, list[dict[str, Any]]],
+    selected: list[tuple[str, int]],
 ) -> None:
-    parts = []
-    for name, kinds in rows.items():
-        made = [
-            (GOOD if kind_name == "+" else NOT_ISOLATED) | {"file_uuid": name, "entry": n}
-            for n, kind_name in enumerate(kinds)
-        ]
-        pq.write_table(events_table(made), tmp_path / f"{name}.parquet")
-        parts.append(EventsFile(f"{name}.parquet", "qcd", "", str(tmp_path / f"{name}.parquet")))
-    unmixed = Unmixed(provider, parts, tmp_path / "made")
-    assert unmixed.keys() == selected
-    assert len(unmixed.result.files) == (1 if selected else 0)
-    assert sum(output.counts["selected"] for output in unmixed.result.outputs) == len(selected)
+    files = []
+    for uuid, events in events_of_file.items():
+        path = tmp_path / f"{uuid}.parquet"
+        rows = [event | {"file_uuid": uuid, "entry": entry} for entry, event in enumerate(events)]
+        pq.write_table(events_table(rows), path)
+        files.append(EventsFile(path.name, "qcd", "", str(path)))
+
+    unsplit = UnsplitFeatures(provider, files, tmp_path / "made")
+
+    assert unsplit.keys() == selected
+    assert bool(unsplit.result.files) == bool(selected)
+    num_selected = sum(output.counts["selected"] for output in unsplit.result.outputs)
+    assert num_selected == len(selected)
 
 
-def make_samples(folder: Path, **events: list[Any]) -> list[SampleSettings]:
-    for name, rows in events.items():
-        write_delphes(folder / f"{name}.root", distinct(rows))
-    return [
-        SampleSettings(name=name, label=label, files=[str(folder / f"{name}.root")])
-        for label, name in enumerate(events)
-    ]
-
-
-GOOD = event_row(electrons=[lepton(40.0, 0, 0)])
-SOFT = event_row(electrons=[lepton(10.0, 0, 0)])
-NOT_ISOLATED = event_row(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.1, 0)])
-
-
-def test_a_sample_of_which_no_event_is_selected_shows_its_cutflow(
+def test_the_error_of_a_sample_without_selected_events_shows_its_cutflow(
     provider: SparkProvider, tmp_path: Path
 ) -> None:
-    samples = make_samples(tmp_path, qcd=[GOOD], ttbar=[NOT_ISOLATED] * 3)
-    ingested = run_ingest(provider, samples, tmp_path / "events")
-    with pytest.raises(
-        FeatureError, match=r"(?s)'ttbar': no event is left.*no_isolated_lepton\s+3"
+    samples = []
+    for label, (name, events) in enumerate(
+        {"qcd": [ISOLATED], "ttbar": [NOT_ISOLATED] * 3}.items()
     ):
-        run_features(provider, tmp_path / "events", ingested, tmp_path / "features")
+        path = write_delphes(tmp_path / f"{name}.root", distinct(events))
+        samples.append(SampleSettings(name=name, label=label, files=[str(path)]))
+    ingested = run_ingest(provider, samples, tmp_path / "events")
+    files = events_files(tmp_path / "events", ingested)
+
+    message = r"(?s)'ttbar': no event is left.*no_isolated_lepton\s+3"
+    with pytest.raises(FeatureError, match=message):
+        run_features(provider, files, tmp_path / "features")
 
 
-def test_damage_found_while_reading_comes_back_from_the_task_as_one_clear_error(
+def test_a_task_that_reads_damage_ends_with_an_error_of_ours(
     provider: SparkProvider, bundled_files: list[FileInfo], tmp_path: Path
 ) -> None:
+    path = tmp_path / "damaged.root"
     file_bytes = bytearray(Path(bundled_files[0].path).read_bytes())
     for position in np.random.default_rng(1).integers(10_000, len(file_bytes) - 200_000, 300):
         file_bytes[position] ^= 0xFF
-    (tmp_path / "damaged.root").write_bytes(file_bytes)
-    sample = SampleSettings(name="qcd", label=0, files=[str(tmp_path / "damaged.root")])
-    with pytest.raises(DamagedFileError, match=r"damaged\.root is damaged: entries") as caught:
+    path.write_bytes(file_bytes)
+    sample = SampleSettings(name="qcd", label=0, files=[str(path)])
+
+    with pytest.raises(DamagedFileError, match=r"damaged\.root is damaged: entries") as error:
         run_ingest(provider, [sample], tmp_path / "out")
-    assert "Py4J" not in str(caught.value)
+
+    assert "Py4J" not in str(error.value)
