@@ -1,5 +1,4 @@
-"""Runs the programs of tests/distributed/programs on ranks of MPI, and collects what each rank has
-to say."""
+"""Runs the programs of tests/distributed/programs on ranks of MPI, and collects their results."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from training.launching.mpirun import find_mpirun, rank_environment
 from training.settings import TrainSettings
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
-#: What mpirun says when no rank has begun, and the program is started once more: a busy host did
+#: Messages of mpirun when no rank has begun; then the program is started once more. A busy host did
 #: not start its daemon in time, or a killed mpirun of the same process id left files, which are
 #: removed then.
 _NOT_BEGUN = (
@@ -31,7 +30,7 @@ class Outcome(NamedTuple):
 
     status: int
     results: dict[int, Any]
-    """What ranks returned, those that came to their end."""
+    """Results of the ranks that came to their end."""
     output: str
 
 
@@ -53,11 +52,11 @@ def run_ranks(
     """
     folder.mkdir(parents=True, exist_ok=True)
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    more = [*options, "--oversubscribe", "--bind-to", "none", *as_root]
-    message = (str(PROGRAMS / "run.py"), program, json.dumps(arguments), str(folder))
+    mpirun = [str(find_mpirun()), *options, "--oversubscribe", "--bind-to", "none", *as_root]
+    script = [str(PROGRAMS / "run.py"), program, json.dumps(arguments), str(folder)]
     with (folder / "output.txt").open("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
-            on_host(str(find_mpirun()), *more, "-n", str(ranks), sys.executable, *message),
+            on_host(*mpirun, "-n", str(ranks), sys.executable, *script),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -68,8 +67,8 @@ def run_ranks(
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            for leftovers in processes_of(folder):
-                leftovers.kill()
+            for rank_process in processes_of(folder):
+                rank_process.kill()
             process.wait()
     text = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
     if status is None:
@@ -80,7 +79,7 @@ def run_ranks(
 
 
 def results_of(ranks: int, program: str, folder: Path, **arguments: Any) -> list[Any]:
-    """Run it to a good end; what the ranks returned, in their order."""
+    """The results of a program that must succeed, in the order of the ranks."""
     outcome = run_ranks(ranks, program, folder, **arguments)
     if any(sentence in outcome.output for sentence in _NOT_BEGUN):
         outcome = run_ranks(ranks, program, folder, **arguments)
@@ -98,38 +97,40 @@ class Case(NamedTuple):
 
 
 class Cases:
-    """Programs whose ranks are started once for all of one number of ranks, since a start takes seconds."""
+    """Programs whose ranks start once for all of one number of ranks: a start takes seconds."""
 
     def __init__(
         self, folder: Path, cases: Mapping[Hashable, Case], *, seconds: float = 150
     ) -> None:
-        self._folder, self._cases, self._seconds = folder, cases, seconds
-        self._found: dict[int, dict[Hashable, list[Any]] | AssertionError] = {}
+        self._folder = folder
+        self._cases = cases
+        self._seconds = seconds
+        self._outcomes: dict[int, dict[Hashable, list[Any]] | AssertionError] = {}
 
     def results(self, *name: Hashable) -> list[Any]:
-        """What the ranks returned of a case, in their order."""
+        """The results of a case, in the order of the ranks."""
         ranks = self._cases[name].ranks
-        if ranks not in self._found:
+        if ranks not in self._outcomes:
             try:
-                self._found[ranks] = self._run(ranks)
+                self._outcomes[ranks] = self._run(ranks)
             except AssertionError as error:
-                self._found[ranks] = error
-        actual = self._found[ranks]
-        if isinstance(actual, AssertionError):
-            raise actual
-        return actual[name]
+                self._outcomes[ranks] = error
+        outcome = self._outcomes[ranks]
+        if isinstance(outcome, AssertionError):
+            raise outcome
+        return outcome[name]
 
     def _run(self, ranks: int) -> dict[Hashable, list[Any]]:
-        selected = {
-            name: [case.program, case.arguments]
-            for name, case in self._cases.items()
-            if case.ranks == ranks
-        }
-        folder = self._folder / f"{ranks}-ranks"
-        actual = results_of(
-            ranks, "several", folder, seconds=self._seconds, programs=list(selected.values())
+        """The results of all cases of a number of ranks."""
+        cases = {name: case for name, case in self._cases.items() if case.ranks == ranks}
+        results_by_rank = results_of(
+            ranks,
+            "several",
+            self._folder / f"{ranks}-ranks",
+            seconds=self._seconds,
+            programs=[[case.program, case.arguments] for case in cases.values()],
         )
         return {
-            name: list(outcomes)
-            for name, outcomes in zip(selected, zip(*actual, strict=True), strict=True)
+            name: [results[index] for results in results_by_rank]
+            for index, name in enumerate(cases)
         }
