@@ -125,10 +125,10 @@ class EventClassifier(NamedTuple):
         }
         check_same_settings(self.name, comparable, event_settings)
         inputs = model_inputs(table, self.model.inputs, max_particles=None)
-        batches = (
-            {name: values[first : first + _BATCH_SIZE] for name, values in inputs.items()}
-            for first in range(0, table.num_rows, _BATCH_SIZE)
-        )
+        batches = []
+        for first in range(0, table.num_rows, _BATCH_SIZE):
+            rows = slice(first, first + _BATCH_SIZE)
+            batches.append({name: values[rows] for name, values in inputs.items()})
         return self._probabilities(batches)
 
     def entries(

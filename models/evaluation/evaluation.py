@@ -310,9 +310,6 @@ def _trainings(
         replicas: Replicas = replicas_of(events, task, num=2)
         trainings.append(measure(events, None, replicas, task).numbers)
 
-    def spreads_by_name(key: str) -> dict[str, Any]:
-        return {name: _spread([run[key][name] for run in trainings]) for name in model.numbers[key]}
-
     points = []
     for index, point in enumerate(model.numbers["working_points"]):
         shares = [run["working_points"][index]["all_backgrounds"] for run in trainings]
@@ -321,11 +318,18 @@ def _trainings(
         "trainings": {
             "count": len(trainings),
             "accuracy": _spread([run["accuracy"] for run in trainings]),
-            "auc": spreads_by_name("auc"),
-            "auc_against": spreads_by_name("auc_against"),
+            "auc": _spread_by_name([run["auc"] for run in trainings]),
+            "auc_against": _spread_by_name([run["auc_against"] for run in trainings]),
             "working_points": points,
         }
     }
+
+
+def _spread_by_name(
+    trainings: Sequence[Mapping[str, Mapping[str, float]]],
+) -> dict[str, dict[str, float]]:
+    """Return mean and spread of each value that all trainings have under the same name."""
+    return {name: _spread([numbers[name] for numbers in trainings]) for name in trainings[0]}
 
 
 def _spread(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -262,13 +262,13 @@ def content_digest(
     digests: dict[str, Any] = {file.path: file.content for file in files}
     lasting_counters = without_volatile({"counters": counters}, volatile)["counters"]
     digests |= {f"counters/{name}": counter for name, counter in lasting_counters.items()}
-    return digest_of(
-        {
-            path: digest
-            for path, digest in digests.items()
-            if any(fnmatchcase(path, pattern) for pattern in patterns)
-        }
-    )
+    matching = {path: digest for path, digest in digests.items() if matches_any(path, patterns)}
+    return digest_of(matching)
+
+
+def matches_any(path: str, patterns: Iterable[str]) -> bool:
+    """Return whether a path matches one of some patterns; `*` also matches slashes."""
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def digest_of(document: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -24,7 +23,7 @@ from pipeline.runs.manifest import (
     StageManifest,
     read_manifest,
 )
-from pipeline.runs.outputs import OutputFile, damaged_files
+from pipeline.runs.outputs import OutputFile, damaged_files, matches_any
 from pipeline.runs.state_files import check_document
 
 MANIFEST: Final = "manifest.json"
@@ -48,11 +47,7 @@ class OutputFolder:
 
     def files_like(self, patterns: Collection[str]) -> list[OutputFile]:
         """Its files whose paths match a pattern; `*` also matches slashes."""
-        return [
-            file
-            for file in self.files
-            if any(fnmatchcase(file.path, pattern) for pattern in patterns)
-        ]
+        return [file for file in self.files if matches_any(file.path, patterns)]
 
     def verified(self, patterns: Collection[str] = ("*",)) -> Self:
         """Return this version, after a check of its files whose paths match a pattern.

@@ -123,10 +123,10 @@ def _host_addresses(network: str | None) -> list[str]:
         LaunchError: The text is neither.
     """
     states = psutil.net_if_stats()
-    addresses_by_interface = {
-        name: sorted(entry.address for entry in entries if entry.family is socket.AF_INET)
-        for name, entries in psutil.net_if_addrs().items()
-    }
+    addresses_by_interface = {}
+    for name, entries in psutil.net_if_addrs().items():
+        ipv4 = [entry.address for entry in entries if entry.family is socket.AF_INET]
+        addresses_by_interface[name] = sorted(ipv4)
     if network in states:
         return addresses_by_interface.get(network, [])
 
