@@ -52,9 +52,20 @@ run(CliOptions(sys.argv[1], []).run_folder(), sys.argv[2:])
 MARK: Final = "HEP_PIPELINE_FINISHED_RUN"
 #: Keys of JSON whose values are times, digests of these, or tell how the work was shared.
 _TIMES: Final = frozenset(
-    {"created", "seconds", "latency", "latency_us", "events_per_second", "speed_up", "training_seconds",
-     "trainings_taken_over", "per_rank", "consensus_distance", "seal"}
-)  # fmt: skip
+    {
+        "created",
+        "seconds",
+        "latency",
+        "latency_us",
+        "events_per_second",
+        "speed_up",
+        "training_seconds",
+        "trainings_taken_over",
+        "per_rank",
+        "consensus_distance",
+        "seal",
+    }
+)
 
 
 class FinishedRun:
@@ -105,7 +116,7 @@ class FinishedRun:
         return small_config(folder, folder / "data", **SETTINGS)
 
     def restore(self, state_before: str | None = None) -> Path:
-        """Put the run folder back, without the output of a stage and of those after it; returns it."""
+        """Put the run folder back, without the output of a stage and later ones; returns it."""
         if self.run_dir.exists():
             # Not the folder itself: a disk may be mounted there.
             for path in self.run_dir.iterdir():
@@ -127,9 +138,13 @@ class FinishedRun:
     def _start(self, *arguments: str, through: Sequence[str] = ()) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*through, sys.executable, *arguments],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
 
     def start_and_wait_for_work(self, stage: str, *options: str) -> subprocess.Popen[str]:
         """Start a stage; return when its version folder is there and the work has begun."""
@@ -144,13 +159,13 @@ class FinishedRun:
         return wait_for_command(self.start(*arguments, **options))
 
     def output_of(self, *arguments: str | Path) -> str:
-        """A command in this process, which spares the imports, for what starts no Spark; what it printed."""
+        """The output of a command in this process, which spares the imports; none starts Spark."""
         result = invoke(*arguments, "--config", self.config)
         assert result.exit_code == 0, result.output
         return str(result.output)
 
     def kill(self, stage: str, seed: int) -> str:
-        """Run a stage, and kill its process group at a random moment of its usual duration; says when."""
+        """Kill a stage at a random moment of its usual duration; returns when it was."""
         random = np.random.default_rng([seed, *stage.encode()])
         moment = float(random.uniform(0, self.seconds[stage]))
         process = self.start(stage)

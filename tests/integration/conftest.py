@@ -1,4 +1,4 @@
-"""What several of these modules start from."""
+"""Fixtures for the tests of whole runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from lent_spark import without_figures
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """A finished run, made once by all test processes; each test puts its run folder back to where it wants it."""
-    own_value = tmp_path_factory.getbasetemp()
-    shared = own_value.parent if "PYTEST_XDIST_WORKER" in os.environ else own_value
+    """A finished run, made once for all test processes.
+
+    Each test puts the run folder back to the state that it needs.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
     return FinishedRun(tmp_path_factory.mktemp("finished_run") / "Jürgen's", shared / "finished")
 
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For commands in this process whose figures no test reads."""
+    """Commands in this process leave the files of figures empty."""
     without_figures(monkeypatch)

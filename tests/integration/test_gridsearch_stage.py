@@ -20,6 +20,7 @@ from pipeline.machine.spark_session import SparkProvider
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
+#: 32 settings, of which half cannot work; those that differ in epochs only are one training.
 GRID: dict[str, Any] = {
     "hidden": [[6, 3], [4]],
     "depths": [1, 2],
@@ -28,21 +29,22 @@ GRID: dict[str, Any] = {
     "epochs": [2, 4],
     "folds": 3,
 }
+USE_BEST = ("--set", "model.hlf.from_gridsearch=true")
 
 
 class Analysis:
-    """A run folder with made features, and a config for it."""
+    """A run folder with published features, and a config for it."""
 
     def __init__(self, provider: SparkProvider, folder: Path, **config: Any) -> None:
         folder.mkdir(exist_ok=True)
-        self.provider, self.said = provider, ""
+        self.provider = provider
         self.run_dir = folder / "run"
-        publish_features(
-            self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, max_particles=5
-        )
+        rows = {"train": [50, 50], "val": [20], "test": [20]}
+        publish_features(self.run_dir, rows=rows, max_particles=5)
         self.config = write_config(folder, run_dir=str(self.run_dir), gridsearch=GRID, **config)
 
-    def done(self, stage: str, *options: str, figures: bool = False) -> str:
+    def run(self, stage: str, *options: str, figures: bool = False) -> str:
+        """Run a stage to its good end; returns what it printed."""
         result = command(self.provider, stage, "--config", self.config, *options, figures=figures)
         assert result.exit_code == 0, result.stderr
         return str(result.stderr)
@@ -50,122 +52,134 @@ class Analysis:
     def current(self, stage: str) -> Path:
         return version_of(self.run_dir, stage)
 
-    def found(self) -> dict[str, Any]:
-        """Result of the search; JSON as the standard has it."""
-        return strict_json(self.current("gridsearch") / "search.json")
+    def read_json(self, stage: str, name: str) -> dict[str, Any]:
+        """JSON of a stage as the standard has it."""
+        document: dict[str, Any] = strict_json(self.current(stage) / name)
+        return document
 
-    def scores(self) -> list[dict[str, Any]]:
-        """Of the search, but for the measured times, by setting."""
-        retained = [
-            {key: value for key, value in score.items() if key != "latency"}
-            for score in self.found()["scores"]
-        ]
-        return sorted(retained, key=lambda score: str(score["trial"]))
+    def search_result(self) -> dict[str, Any]:
+        return self.read_json("gridsearch", "search.json")
+
+    def scores_without_times(self) -> list[dict[str, Any]]:
+        """Scores of the search without the measured latency, sorted by setting."""
+        scores = self.search_result()["scores"]
+        for score in scores:
+            del score["latency"]
+        return sorted(scores, key=lambda score: str(score["trial"]))
 
 
 @pytest.fixture(scope="module")
-def searched(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    """With a finished search, and what it said."""
+def analysis(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     train = {"algorithm": "ar-sgd", "workers": 2, "batch_size": 9, "epochs": 9}
-    analysis = Analysis(provider, tmp_path_factory.mktemp("searched"), train=train)
-    analysis.said = analysis.done("gridsearch", figures=True)
-    return analysis
+    return Analysis(provider, tmp_path_factory.mktemp("searched"), train=train)
 
 
-def test_a_search_leaves_its_result_in_files(searched: Analysis) -> None:
-    folder, actual = searched.current("gridsearch"), searched.found()
-    best, scores = strict_json(folder / "best.json"), actual["scores"]
-    assert best == scores[0]["trial"]
+@pytest.fixture(scope="module")
+def search_output(analysis: Analysis) -> str:
+    """The printed lines of the search, which is finished."""
+    return analysis.run("gridsearch", figures=True)
+
+
+@pytest.mark.usefixtures("search_output")
+def test_a_search_leaves_its_result_in_files(analysis: Analysis) -> None:
+    folder = analysis.current("gridsearch")
+    search = analysis.search_result()
+    scores = search["scores"]
+
+    assert analysis.read_json("gridsearch", "best.json") == scores[0]["trial"]
     assert scores[0]["accuracy"] == max(score["accuracy"] for score in scores) > 0.6
-    # Half of the settings cannot work; those that differ in epochs only are one training.
-    assert (len(scores), len(actual["failed"]), actual["trainings"]) == (16, 16, 16)
+    assert len(scores) == len(search["failed"]) == search["trainings"] == 16
     assert len(list((folder / "trainings").glob("*.json"))) == 16
-    assert {path.name for path in (folder / "plots").iterdir() if path.stat().st_size} == {
-        f"{name}.{suffix}" for name in ("pareto", "speed_up") for suffix in ("png", "pdf")
-    }
-    assert strict_json(folder / "manifest.json")["counters"] == actual
-    assert (actual["slots"], actual["trainings_taken_over"], actual["train_events"]) == (2, 0, 100)
-    assert actual["speed_up"] == pytest.approx(actual["training_seconds"] / actual["seconds"])
-    times = {(tuple(score["trial"]["hidden"]), score["latency"]["value"]) for score in scores}
-    assert len(times) == len({hidden for hidden, _ in times}) == 4
+    plots = {path.name for path in (folder / "plots").iterdir() if path.stat().st_size > 0}
+    assert plots == {"pareto.png", "pareto.pdf", "speed_up.png", "speed_up.pdf"}
+    assert analysis.read_json("gridsearch", "manifest.json")["counters"] == search
+    assert search["slots"] == 2
+    assert search["trainings_taken_over"] == 0
+    assert search["train_events"] == 100
+    assert search["speed_up"] == pytest.approx(search["training_seconds"] / search["seconds"])
+    # Settings of one network share its measured latency.
+    latencies: dict[str, set[float]] = {}
+    for score in scores:
+        layers = str(score["trial"]["hidden"])
+        latencies.setdefault(layers, set()).add(score["latency"]["value"])
+    assert [len(values) for values in latencies.values()] == [1] * 4
 
 
-def test_settings_that_fail_are_listed_with_the_reason_and_printed(searched: Analysis) -> None:
-    failed = searched.found()["failed"]
-    assert {trial["trial"]["learning_rate"] for trial in failed} == {1e30}
-    assert all(
-        "validation loss of a fold was never finite; lower the learning rate" in x["reason"]
-        for x in failed
-    )
-    assert searched.said.count("failed: ") == len(failed)
-    assert "failed: 6-4_batch-16_rate-1e+30_epochs-4: the validation loss" in searched.said
-    assert "best of 32 settings" in searched.said
-    assert "16 failed" in searched.said
-
-
-def test_the_second_time_there_is_nothing_to_do(searched: Analysis) -> None:
-    assert "gridsearch: up to date" in searched.done("gridsearch")
-
-
-def test_a_search_never_reads_an_event_of_the_other_splits(
-    searched: Analysis, tmp_path: Path, provider: SparkProvider
+def test_settings_that_fail_are_listed_with_the_reason_and_printed(
+    analysis: Analysis, search_output: str
 ) -> None:
-    analysis = Analysis(provider, tmp_path / "other")
+    failures = analysis.search_result()["failed"]
+
+    reason = "validation loss of a fold was never finite; lower the learning rate"
+    for failure in failures:
+        assert failure["trial"]["learning_rate"] == 1e30
+        assert reason in failure["reason"]
+    assert search_output.count("failed: ") == len(failures)
+    assert "failed: 6-4_batch-16_rate-1e+30_epochs-4: the validation loss" in search_output
+    assert "best of 32 settings" in search_output
+    assert "16 failed" in search_output
+
+
+@pytest.mark.usefixtures("search_output")
+def test_a_finished_search_is_up_to_date(analysis: Analysis) -> None:
+    assert "gridsearch: up to date" in analysis.run("gridsearch")
+
+
+@pytest.mark.usefixtures("search_output")
+def test_a_search_reads_no_event_of_the_other_splits(
+    analysis: Analysis, tmp_path: Path, provider: SparkProvider
+) -> None:
+    train_only = Analysis(provider, tmp_path / "train only")
+    # Readers look into the footers of all files for hostile metadata, so there must be some.
+    empty_table = pa.table({"nothing": pa.array([], pa.int64())})
     for split in ("test", "val"):
-        for path in (analysis.current("features") / split).iterdir():
-            # Readers look into the footers of all files for hostile metadata, so there must be
-            # some.
-            pq.write_table(pa.table({"nothing": pa.array([], pa.int64())}), path)
-    analysis.done("gridsearch")
-    assert analysis.scores() == searched.scores()
+        for path in (train_only.current("features") / split).iterdir():
+            pq.write_table(empty_table, path)
+
+    train_only.run("gridsearch")
+
+    assert train_only.scores_without_times() == analysis.scores_without_times()
 
 
-def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(
-    searched: Analysis,
+@pytest.mark.usefixtures("search_output")
+def test_training_takes_over_the_best_setting_and_is_stale_when_it_changes(
+    analysis: Analysis,
 ) -> None:
-    taken = ("--set", "model.hlf.from_gridsearch=true")
-    best = strict_json(searched.current("gridsearch") / "best.json")
-    output = searched.done("train", *taken)
-    assert (
-        f"from the grid search: layers {'-'.join(map(str, best['hidden']))}, learning rate 0.01"
-        in output
-    )
-    run = strict_json(searched.current("train") / "hlf" / "run.json")
+    best = analysis.read_json("gridsearch", "best.json")
+    layers = "-".join(map(str, best["hidden"]))
+    scores = analysis.search_result()["scores"]
+    num_parameters = next(score["num_parameters"] for score in scores if score["trial"] == best)
+
+    output = analysis.run("train", *USE_BEST)
+
+    assert f"from the grid search: layers {layers}, learning rate 0.01" in output
+    run = analysis.read_json("train", "hlf/run.json")
     assert run["model"]["hidden"] == best["hidden"]
-    retained = {
-        key: run["train"][key]
-        for key in ("batch_size", "learning_rate", "epochs", "workers", "algorithm")
-    }
-    assert retained == {
+    expected_settings = {
+        # The batch of all workers is that of the search.
         "batch_size": best["batch_size"] // 2,
         "learning_rate": best["learning_rate"],
         "epochs": best["epochs"],
         "workers": 2,
         "algorithm": {"name": "ar-sgd"},
     }
-    summary = strict_json(searched.current("train") / "hlf" / "summary.json")
-    (size,) = {
-        score["num_parameters"] for score in searched.found()["scores"] if score["trial"] == best
-    }
-    assert (summary["epochs"], summary["num_parameters"]) == (best["epochs"], size)
-    state = torch.load(
-        searched.current("train") / "hlf" / "model" / "weights.pt", weights_only=True
-    )
-    assert (
-        sum(score.numel() for name, score in state.items() if not name.startswith("scale")) >= size
-    )
-    assert "train: up to date" in searched.done("train", *taken)
+    assert expected_settings.items() <= run["train"].items()
+    summary = analysis.read_json("train", "hlf/summary.json")
+    assert summary["epochs"] == best["epochs"]
+    assert summary["num_parameters"] == num_parameters
+    weights_file = analysis.current("train") / "hlf" / "model" / "weights.pt"
+    weights = torch.load(weights_file, weights_only=True)
+    sizes = [tensor.numel() for name, tensor in weights.items() if not name.startswith("scale")]
+    assert sum(sizes) >= num_parameters
+    assert "train: up to date" in analysis.run("train", *USE_BEST)
+
     # One worker now: ranks take seconds to start.
-    second = (
-        "--set",
-        "gridsearch.hidden=[[5]]",
-        "--set",
-        "gridsearch.depths=[1]",
-        "--set",
-        "gridsearch.epochs=[3]",
-    )
-    searched.done("gridsearch", *second)
-    output = searched.done("train", *taken, *second, "--set", "train.workers=1")
+    small_grid = ("gridsearch.hidden=[[5]]", "gridsearch.depths=[1]", "gridsearch.epochs=[3]")
+    options = [option for setting in small_grid for option in ("--set", setting)]
+    analysis.run("gridsearch", *options)
+    output = analysis.run("train", *USE_BEST, *options, "--set", "train.workers=1")
+
     assert "output of gridsearch" in output
-    run = strict_json(searched.current("train") / "hlf" / "run.json")
-    assert (run["model"]["hidden"], run["train"]["epochs"]) == ([5], 3)
+    run = analysis.read_json("train", "hlf/run.json")
+    assert run["model"]["hidden"] == [5]
+    assert run["train"]["epochs"] == 3
