@@ -1,9 +1,12 @@
-"""Cutting files between baskets: every entry in exactly one piece, and the same events however a
-file is cut."""
+"""Cutting files between baskets.
+
+Every entry is in one piece, and the events are the same however a file is cut.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -66,61 +69,66 @@ def test_pieces_cover_every_entry_once_and_end_at_baskets_where_these_are_small(
 
 
 def test_empty_baskets_make_no_empty_pieces() -> None:
-    edges = chunk_edges([0, 0, 4, 4, 4, 8, 8], 0, 8, 4)
-    assert edges == [0, 4, 8]
+    assert chunk_edges([0, 0, 4, 4, 4, 8, 8], 0, 8, 4) == [0, 4, 8]
 
 
 def write_in_baskets(path: Path, sizes: list[int]) -> Path:
-    """A file of events that all differ, one basket of every branch for each of the sizes."""
-    events = [
-        event_row(
+    """Write events that all differ, in baskets of these numbers of events; returns the path."""
+    events = []
+    for entry in range(sum(sizes)):
+        event = event_row(
             met=100.0 + entry,
             weight=0.5 * entry,
-            # Every fifth event has no lepton, and is rejected.
-            electrons=[lepton(30.0 + entry, 0.1, 0.2)] if entry % 5 else [],
             tracks=[track(1.0 + entry, 0.01 * n, 0.1 * n) for n in range(entry % 4)],
             jets=[jet(50.0, 0.5, 1.0, btag=entry % 3)],
         )
-        for entry in range(sum(sizes))
-    ]
+        # Every fifth event has no lepton, and is rejected.
+        if entry % 5:
+            event["electrons"] = [lepton(30.0 + entry, 0.1, 0.2)]
+        events.append(event)
     return write_delphes(path, events, baskets=sizes)
 
 
 @pytest.fixture(scope="module")
-def path_of_many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many_baskets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of the baskets `BASKETS`."""
     return write_in_baskets(tmp_path_factory.mktemp("baskets") / "many.root", BASKETS)
 
 
 @pytest.mark.parametrize("entries_per_task", [1, 3, 10, 25])
 def test_files_are_cut_into_parts_where_baskets_end(
-    path_of_many: Path, entries_per_task: int
+    many_baskets: Path, entries_per_task: int
 ) -> None:
-    (info,) = checked_files(
-        path_of_many, settings=IngestSettings(entries_per_task=entries_per_task)
-    )
-    with uproot.open(path_of_many) as file:
-        boundaries = basket_boundaries(
-            [file["Delphes"]["EFlowTrack.PT"], file["Delphes"]["MissingET.MET"]]
-        )
+    settings = IngestSettings(entries_per_task=entries_per_task)
+    with uproot.open({many_baskets: "Delphes"}) as tree:
+        boundaries = basket_boundaries([tree["EFlowTrack.PT"], tree["MissingET.MET"]])
+
+    (info,) = checked_files(many_baskets, settings=settings)
+
     assert boundaries == np.cumsum([0, *BASKETS]).tolist()
     assert info.edges == tuple(chunk_edges(boundaries, 0, sum(BASKETS), entries_per_task))
     assert len(info.edges) > 2
 
 
-@pytest.mark.parametrize("kind_name", ["mktree", "mkrntuple"])
-def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(
-    tmp_path: Path, kind_name: str
-) -> None:
-    """They had the number of entries of the mean size: of a TTree 190 MB instead of 40, of an RNTuple 224."""
-    path = tmp_path / "a.root"
+def write_lists(path: Path, *lengths: int, is_ntuple: bool = False) -> Path:
+    """Write baskets of 100 entries, whose lists have these lengths; returns the path."""
     with uproot.recreate(path) as file:
-        tree = getattr(file, kind_name)(
-            "t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content}
-        )
-        for length in (1, 1, 1, 1, 1, 1, 500, 500, 1, 5000):
-            tree.extend(
-                {"x": jagged(np.arange(101) * length, np.arange(100 * length, dtype=np.float32))}
-            )
+        make_tree = file.mkrntuple if is_ntuple else file.mktree
+        tree = make_tree("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
+        for length in lengths:
+            numbers = np.arange(100 * length, dtype=np.float32)
+            tree.extend({"x": jagged(np.arange(101) * length, numbers)})
+    return path
+
+
+@pytest.mark.parametrize("is_ntuple", [False, True], ids=["TTree", "RNTuple"])
+def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(
+    tmp_path: Path, is_ntuple: bool
+) -> None:
+    """The mean size of an entry says nothing about them."""
+    lengths = [1, 1, 1, 1, 1, 1, 500, 500, 1, 5000]
+    path = write_lists(tmp_path / "a.root", *lengths, is_ntuple=is_ntuple)
+
     with uproot.open({path: "t"}) as tree, pytest.MonkeyPatch.context() as patch:
         patch.setattr(baskets, "_READ_BYTES", 300_000)
         # Light baskets go together; a heavy one has 200 kB, and the last 2 MB.
@@ -128,17 +136,10 @@ def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(
         assert piece_edges([tree["x"]], 650, 940) == [650, 700, 900, 940]
 
 
-def test_clusters_without_a_late_field_are_read(
-    tmp_path: Path,
-) -> None:
+def test_clusters_without_a_late_field_are_read(tmp_path: Path) -> None:
     """Their lists of pages end before its columns."""
-    path = tmp_path / "a.root"
-    with uproot.recreate(path) as file:
-        tree = file.mkrntuple(
-            "t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content}
-        )
-        for _ in range(3):
-            tree.extend({"x": jagged(np.arange(101) * 500, np.arange(50_000, dtype=np.float32))})
+    path = write_lists(tmp_path / "a.root", 500, 500, 500, is_ntuple=True)
+
     with uproot.open({path: "t"}) as tree, pytest.MonkeyPatch.context() as patch:
         patch.setattr(baskets, "_READ_BYTES", 300_000)
         assert piece_edges([tree["x"]], 0, 300) == [0, 100, 200, 300]
@@ -148,28 +149,28 @@ def test_clusters_without_a_late_field_are_read(
 
 @pytest.mark.slow
 def test_parts_of_a_file_hold_the_same_events_as_one_part(
-    path_of_many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    many_baskets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_in_pieces(monkeypatch, 3)
-    counted: list[dict[str, int]] = []
-    tables = []
-    for entries_per_task in (4, 1000):
+
+    def ingest_in_parts(entries_per_task: int) -> tuple[pa.Table, Counter[str], int]:
+        """Events, counts and number of parts."""
         settings = IngestSettings(entries_per_task=entries_per_task)
         out = tmp_path / str(entries_per_task)
         out.mkdir()
-        ranges = split_entries(checked_files(path_of_many, settings=settings))
-        chunks = [chunk for work in ranges for chunk in ingest_range(work, settings, out)]
-        tables.append(
-            pa.concat_tables([pq.read_table(out / chunk.name) for chunk in chunks if chunk.name])
-        )
-        counted.append(
-            {step: sum(chunk.counts[step] for chunk in chunks) for step in chunks[0].counts}
-        )
-    assert len(list((tmp_path / "4").iterdir())) > len(list((tmp_path / "1000").iterdir())) == 1
-    assert tables[0].combine_chunks().equals(tables[1].combine_chunks())
-    assert counted[0] == counted[1]
-    assert (counted[0]["entries"], counted[0]["rejected_no_lepton"], counted[0]["events"]) == (
-        70,
-        14,
-        56,
-    )
+        tables = []
+        counts: Counter[str] = Counter()
+        for entries in split_entries(checked_files(many_baskets, settings=settings)):
+            for events_part in ingest_range(entries, settings, out):
+                counts.update(events_part.counts)
+                if events_part.name:
+                    tables.append(pq.read_table(out / events_part.name))
+        return pa.concat_tables(tables).combine_chunks(), counts, len(tables)
+
+    table, counts, num_parts = ingest_in_parts(4)
+    expected_table, expected_counts, num_parts_at_once = ingest_in_parts(1000)
+
+    assert num_parts > num_parts_at_once == 1
+    assert table.equals(expected_table)
+    assert counts == expected_counts
+    assert (counts["entries"], counts["rejected_no_lepton"], counts["events"]) == (70, 14, 56)

@@ -1,5 +1,4 @@
-"""Copies of events whose content was made again are known by run and event numbers, where these are
-an identity."""
+"""Copies of events that were reconstructed again are known by their run and event numbers."""
 
 from __future__ import annotations
 
@@ -41,20 +40,20 @@ def num_copies(tmp_path: Path, *files: tuple[int, list[Row], dict[str, Any]]) ->
     """Number of copies among files; a file has its class, events and numbers."""
     settings = IngestSettings(on_duplicate=OnDuplicate.DROP, entries_per_task=10)
     sources = []
-    for position, (label, events, numbers) in enumerate(files):
-        path = tmp_path / f"{position}.root"
+    for index, (label, events, numbers) in enumerate(files):
+        path = tmp_path / f"{index}.root"
         write_delphes(path, events, more=numbers, baskets=[10] * (len(events) // 10))
-        sources.append(source_of(f"s{position}", label, str(path)))
-    others = write_delphes(tmp_path / "others.root", rows(99))
-    sources.append(source_of("others", 0, str(others)))
+        sources.append(source_of(f"s{index}", label, str(path)))
+    unrelated = write_delphes(tmp_path / "unrelated.root", rows(99))
+    sources.append(source_of("unrelated", 0, str(unrelated)))
     out = tmp_path / "out" / "events"
     out.mkdir(parents=True)
     spark: Any = InProcessSpark()
 
     infos = inventory(sources, settings).infos
-    parts = ingest(spark, infos, [], settings, out, done=spark, num_tasks=int).parts
+    result = ingest(spark, infos, [], settings, out, done=spark, num_tasks=int)
 
-    return sum(part.counts["rejected_copy"] for part in parts)
+    return sum(events_part.counts["rejected_copy"] for events_part in result.parts)
 
 
 def with_other_met(event: Row) -> Row:
@@ -62,25 +61,24 @@ def with_other_met(event: Row) -> Row:
 
 
 def with_other_momenta(event: Row) -> Row:
-    """As by other scales of electrons, muons and jets."""
-    scaled = {
-        name: [{**each, "pt": each["pt"] * 1.02} for each in event[name]]
-        for name in ("electrons", "muons", "jets")
-    }
-    return {**with_other_met(event), **scaled}
+    """The event with other scales of electrons, muons and jets."""
+    scaled = with_other_met(event)
+    for name in ("electrons", "muons", "jets"):
+        scaled[name] = [row | {"pt": row["pt"] * 1.02} for row in event[name]]
+    return scaled
 
 
 def in_reduced_precision(event: Row) -> Row:
-    leptons = [
-        {**each, "eta": float(np.float16(each["eta"])), "phi": float(np.float16(each["phi"]))}
-        for each in event["electrons"]
-    ]
-    return {**event, "electrons": leptons}
+    electrons = []
+    for row in event["electrons"]:
+        reduced = {name: float(np.float16(row[name])) for name in ("eta", "phi")}
+        electrons.append(row | reduced)
+    return event | {"electrons": electrons}
 
 
 def with_positive_azimuths(event: Row) -> Row:
-    leptons = [{**each, "phi": each["phi"] % (2 * np.pi)} for each in event["electrons"]]
-    return {**event, "electrons": leptons}
+    electrons = [row | {"phi": row["phi"] % (2 * np.pi)} for row in event["electrons"]]
+    return event | {"electrons": electrons}
 
 
 @pytest.mark.parametrize(
@@ -90,69 +88,72 @@ def test_an_event_that_was_made_again_is_a_copy(
     tmp_path: Path, change: Callable[[Row], Row]
 ) -> None:
     events = rows(1)
-    later = [change(event) for event in events[10:]]
-    later_numbers = {name: values[10:] for name, values in RUN_NUMBERS.items()}
-    assert (
-        num_copies(tmp_path, (0, events, RUN_NUMBERS), (0, later, later_numbers)) == NUM_EVENTS - 10
-    )
+    repeated = [change(event) for event in events[10:]]
+    repeated_numbers = {name: values[10:] for name, values in RUN_NUMBERS.items()}
+
+    copies = num_copies(tmp_path, (0, events, RUN_NUMBERS), (0, repeated, repeated_numbers))
+
+    assert copies == NUM_EVENTS - 10
+
+
+def copies_of_repeated_events(
+    tmp_path: Path, numbers: dict[str, Any], repeated_numbers: dict[str, Any] | None = None
+) -> int:
+    """Number of copies in a file whose events are those of another with a changed MET."""
+    repeated = [with_other_met(event) for event in rows(1)]
+    if repeated_numbers is None:
+        repeated_numbers = numbers
+    return num_copies(tmp_path, (0, rows(1), numbers), (0, repeated, repeated_numbers))
 
 
 @pytest.mark.parametrize("name", ["Event.Number", "eventNumber"])
 def test_numbers_of_events_alone_show_copies(tmp_path: Path, name: str) -> None:
-    numbers = {name: np.arange(NUM_EVENTS)}
-    repeated = [with_other_met(event) for event in rows(1)]
-    assert num_copies(tmp_path, (0, rows(1), numbers), (0, repeated, numbers)) == NUM_EVENTS
+    assert copies_of_repeated_events(tmp_path, {name: np.arange(NUM_EVENTS)}) == NUM_EVENTS
 
 
 def test_without_numbers_content_tells_events_apart(tmp_path: Path) -> None:
-    repeated = [with_other_met(event) for event in rows(1)]
-    assert num_copies(tmp_path, (0, rows(1), {}), (0, repeated, {})) == 0
+    assert copies_of_repeated_events(tmp_path, {}) == 0
 
 
 def test_copies_in_another_class_are_refused(tmp_path: Path) -> None:
     repeated = [with_other_met(event) for event in rows(1)]
+
     with pytest.raises(ConflictingFilesError, match="these are in two classes"):
         num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (1, repeated, RUN_NUMBERS))
 
 
 def test_samples_that_count_their_events_alike_hold_no_copies(tmp_path: Path) -> None:
-    assert (
-        num_copies(
-            tmp_path,
-            (0, rows(1), RUN_NUMBERS),
-            (1, rows(2), RUN_NUMBERS),
-            (0, rows(3), RUN_NUMBERS),
-        )
-        == 0
-    )
+    files = [(label, rows(seed), RUN_NUMBERS) for label, seed in [(0, 1), (1, 2), (0, 3)]]
+
+    assert num_copies(tmp_path, *files) == 0
 
 
 def test_a_few_equal_directions_of_many_shared_numbers_are_chance(tmp_path: Path) -> None:
-    remaining = rows(2)
-    remaining[3]["electrons"] = rows(1)[3]["electrons"]
-    assert num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (0, remaining, RUN_NUMBERS)) == 0
+    first, second = rows(1), rows(2)
+    second[3]["electrons"] = first[3]["electrons"]
+
+    assert num_copies(tmp_path, (0, first, RUN_NUMBERS), (0, second, RUN_NUMBERS)) == 0
 
 
 def test_equal_numbers_of_all_events_are_no_identity(tmp_path: Path) -> None:
-    zeros = {name: np.zeros(NUM_EVENTS, np.int64) for name in RUN_NUMBERS}
-    repeated = [with_other_met(event) for event in rows(1)]
-    assert num_copies(tmp_path, (0, rows(1), zeros), (0, repeated, zeros)) == 0
+    zeros = np.zeros(NUM_EVENTS, np.int64)
+
+    assert copies_of_repeated_events(tmp_path, dict.fromkeys(RUN_NUMBERS, zeros)) == 0
 
 
-@pytest.mark.parametrize("second", ["run", "luminosityBlock", "event"])
-def test_each_of_the_numbers_tells_events_apart(tmp_path: Path, second: str) -> None:
-    repeated = [with_other_met(event) for event in rows(1)]
-    changed = {**RUN_NUMBERS, second: RUN_NUMBERS[second] + np.uint64(1000)}
-    assert num_copies(tmp_path, (0, rows(1), RUN_NUMBERS), (0, repeated, changed)) == 0
+@pytest.mark.parametrize("name", ["run", "luminosityBlock", "event"])
+def test_each_of_the_numbers_tells_events_apart(tmp_path: Path, name: str) -> None:
+    changed = {**RUN_NUMBERS, name: RUN_NUMBERS[name] + np.uint64(1000)}
+
+    assert copies_of_repeated_events(tmp_path, RUN_NUMBERS, changed) == 0
 
 
 def test_an_event_that_one_file_holds_twice_is_a_copy(tmp_path: Path) -> None:
-    events = rows(1)
-    doubled = [*events[:20], *(with_other_met(event) for event in events[:20])]
-    numbers = {
-        name: np.concatenate([values[:20], values[:20]]) for name, values in RUN_NUMBERS.items()
-    }
-    assert num_copies(tmp_path, (0, doubled, numbers)) == 20
+    events = rows(1)[:20]
+    repeated = [with_other_met(event) for event in events]
+    numbers = {name: np.tile(values[:20], 2) for name, values in RUN_NUMBERS.items()}
+
+    assert num_copies(tmp_path, (0, events + repeated, numbers)) == 20
 
 
 def test_events_of_other_directions_are_copies_if_most_events_of_the_file_are() -> None:
@@ -179,5 +180,4 @@ def test_events_of_other_directions_are_copies_if_most_events_of_the_file_are() 
 def test_other_branches_of_these_names_are_left_alone(
     tmp_path: Path, numbers: dict[str, Any]
 ) -> None:
-    repeated = [with_other_met(event) for event in rows(1)]
-    assert num_copies(tmp_path, (0, rows(1), numbers), (0, repeated, numbers)) == 0
+    assert copies_of_repeated_events(tmp_path, numbers) == 0

@@ -1,5 +1,4 @@
-"""Files of known layouts need no map, and the error about missing branches gives the lines to
-paste."""
+"""Files of known layouts need no map; the error about missing branches gives the lines to paste."""
 
 from __future__ import annotations
 
@@ -24,12 +23,9 @@ from ingestion.errors import MissingBranchError, MissingTreeError, WrongBranchTy
 from ingestion.known_layouts import BranchLayout
 from ingestion.settings import IngestSettings
 
-CMS_FILE: Final = (
-    Path(__file__).resolve().parents[1] / "data" / "nanoAOD_2015_CMS_Open_Data_ttbar.root"
-)
-TTBAR_FILE: Final = (
-    Path(__file__).resolve().parents[2] / "docs" / "examples" / "nanoaod" / "ttbar.root"
-)
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+CMS_FILE: Final = CHECKOUT / "tests" / "data" / "nanoAOD_2015_CMS_Open_Data_ttbar.root"
+TTBAR_FILE: Final = CHECKOUT / "docs" / "examples" / "nanoaod" / "ttbar.root"
 EVENTS: Final = [
     event_row(
         electrons=[lepton(40.0, 0.5, 1.0)],
@@ -41,27 +37,25 @@ EVENTS: Final = [
 PARTICLES: Final = ("EFlowTrack", "EFlowPhoton", "EFlowNeutralHadron")
 
 
-def ntuple(path: Path, tree: str, names: dict[str, str]) -> Path:
-    """A file of `EVENTS` without particles, whose branches have other names."""
-    columns = columns_of(EVENTS, flat_scalars=True)
-    retained = {
-        names.get(name, name): values
-        for name, values in columns.items()
-        if not name.startswith(PARTICLES)
-    }
+def write_ntuple(path: Path, tree: str, names: dict[str, str]) -> Path:
+    """Write `EVENTS` without particles under other names of branches; returns the path."""
+    columns = {}
+    for name, values in columns_of(EVENTS, flat_scalars=True).items():
+        if not name.startswith(PARTICLES):
+            columns[names.get(name, name)] = values
     with uproot.recreate(path) as file:
-        file.mktree(tree, kinds_of(retained)).extend(retained)
+        file.mktree(tree, kinds_of(columns)).extend(columns)
     return path
 
 
-def names_of(stems: dict[str, str], separator: str = "_", **scalars: str) -> dict[str, str]:
+def names_of(stems: dict[str, str], separator: str = "_") -> dict[str, str]:
+    """The names of an ntuple for the branches of Delphes, where stems have other names."""
     members = {"PT": "pt", "Eta": "eta", "Phi": "phi", "Charge": "charge", "BTag": "btagDeepFlavB"}
-    names = {
-        f"{stem}.{member}": f"{stems[stem]}{separator}{lower}"
-        for stem in stems
-        for member, lower in members.items()
-    }
-    return names | scalars
+    names = {}
+    for stem, new_stem in stems.items():
+        for member, new_member in members.items():
+            names[f"{stem}.{member}"] = f"{new_stem}{separator}{new_member}"
+    return names
 
 
 SCALAR_NAMES: Final = {
@@ -75,7 +69,7 @@ NANOAOD: Final = (
 
 
 def test_nanoaod_is_read_without_a_map(tmp_path: Path) -> None:
-    path = ntuple(tmp_path / "a.root", "Events", NANOAOD)
+    path = write_ntuple(tmp_path / "a.root", "Events", NANOAOD)
     settings = IngestSettings(layout=BranchLayout.NANOAOD, min_btag=0.5)
 
     (info,) = checked_files(path, settings=settings, needs_particles=False)
@@ -113,6 +107,7 @@ def test_a_discriminant_without_a_threshold_is_refused_before_events_are_read(
 ) -> None:
     settings = IngestSettings(layout=BranchLayout.NANOAOD, branch_map=branch_map)
     message = r"branch 'Jet_btagDeepFlavB' holds {}, .*set its threshold, ingest\.min_btag"
+
     with pytest.raises(WrongBranchTypeError, match=message.format(r"-3000\.0")):
         checked_files(CMS_FILE, settings=settings, needs_particles=False)
     with pytest.raises(WrongBranchTypeError, match=message.format(r"0\.\d+")):
@@ -124,10 +119,12 @@ def test_a_mapped_collection_finds_branches_in_small_letters(
     tmp_path: Path, separator: str
 ) -> None:
     names = names_of({"Electron": "goodEl"}, separator) | {"MissingET.MET": "missinget_met"}
-    path = ntuple(tmp_path / "a.root", "Delphes", names)
+    path = write_ntuple(tmp_path / "a.root", "Delphes", names)
     settings = IngestSettings(branch_map={"electrons": "goodEl"})
+
     (info,) = checked_files(path, settings=settings, needs_particles=False)
     table = select(info, settings).table
+
     assert table["electrons"].to_pylist() == [event["electrons"] for event in EVENTS]
     assert table["met"].to_pylist() == [event["met"] for event in EVENTS]
 
@@ -169,9 +166,11 @@ def test_a_branch_in_the_letters_of_the_config_comes_before_others(tmp_path: Pat
 def test_the_error_about_missing_branches_gives_the_lines_to_paste(
     tmp_path: Path, stems: dict[str, str], scalars: dict[str, str], lines: str
 ) -> None:
-    path = ntuple(tmp_path / "a.root", "Delphes", names_of(stems) | scalars)
+    path = write_ntuple(tmp_path / "a.root", "Delphes", names_of(stems) | scalars)
+
     with pytest.raises(MissingBranchError) as caught:
         checked_files(path, needs_particles=False)
+
     message = str(caught.value)
     assert lines in message
     # YAML that a config can hold.
@@ -180,7 +179,7 @@ def test_the_error_about_missing_branches_gives_the_lines_to_paste(
 
 
 def test_a_tree_of_another_layout_is_named_with_the_layout(tmp_path: Path) -> None:
-    path = ntuple(tmp_path / "a.root", "Events", NANOAOD)
+    path = write_ntuple(tmp_path / "a.root", "Events", NANOAOD)
     with pytest.raises(
         MissingTreeError, match=r"For the tree 'Events' there is `ingest: {layout: nanoaod}`"
     ):

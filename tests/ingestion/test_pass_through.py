@@ -44,7 +44,7 @@ def written(
     further: Mapping[str, Any] | None = None,
     is_empty: bool = False,
 ) -> Path:
-    """A Delphes file with two more branches, of lists with one number as Delphes writes them and of plain numbers."""
+    """A Delphes file with two more branches: lists with one number, and plain numbers."""
     rows = distinct(
         [event_row(electrons=[lepton(40.0 + n, 0, 0)] if n % 2 else []) for n in range(6)]
     )
@@ -112,7 +112,7 @@ def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_pa
 
 
 def listed(path: Path, *, short: int | None = None, is_empty: bool = False) -> Path:
-    """A file with nine weights per event, as Delphes writes those of a generator; of the event `short` only seven."""
+    """A file with nine weights per event of the generator; the event `short` has only seven."""
     rows = [[10.0 * entry + n for n in range(7 if entry == short else 9)] for entry in range(6)]
     further = {"WeightLHEF.Weight": rows, "Fixed": np.arange(12.0).reshape(6, 2)}
     return written(path, further=further, is_empty=is_empty)
@@ -171,7 +171,7 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
 def test_lists_are_seen_when_files_are_checked(
     tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    """Of a range of Spark tasks, the entry was counted from its begin, and the advice was ingest.branch_map."""
+    """The entry counts from the begin of the file, whatever range a Spark task reads."""
     with pytest.raises(WrongBranchTypeError, match=message):
         inventory([source_of("a", 0, str(listed(tmp_path / "a.root")))], IngestSettings(**settings))
 
