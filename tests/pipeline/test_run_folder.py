@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from command_line import SAMPLES, small_config
@@ -87,22 +88,18 @@ def test_an_optional_version_made_from_other_versions_is_left_out(run_folder: Ru
 def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
     run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
     findings = [Finding("java", "warning", "Java is old.", "Take a new one.")]
-
-    def examine(_: list[Need], *, workers: int, **__: object) -> list[Finding]:
-        asked.append(workers)
-        return findings
-
+    examine = Mock(return_value=findings)
     monkeypatch.setattr(module, "examine", examine)
+
     run_folder.check_machine([Need.SPARK], "ingest cannot run")
+
     findings.append(Finding("disk", "error", "The disk is full.", "Make room."))
-    with pytest.raises(
-        MachineError, match=r"^ingest cannot run on this machine:\n(?s:.*)Make room"
-    ) as refused:
+    message = r"^ingest cannot run on this machine:\n(?s:.*)Make room"
+    with pytest.raises(MachineError, match=message) as caught:
         run_folder.check_machine([Need.SPARK], "ingest cannot run", workers=5)
-    assert "Java is old" not in str(refused.value)
-    assert asked == [2, 5]
+    assert "Java is old" not in str(caught.value)
+    assert [call.kwargs["workers"] for call in examine.call_args_list] == [2, 5]
 
 
 @pytest.mark.parametrize(
@@ -124,15 +121,16 @@ def test_trainings_need_spark_only_where_its_executors_start_the_ranks(
 ) -> None:
     train = run_folder.config.train.model_copy(update={"launcher": launcher, "workers": 3})
     run_folder.config = run_folder.config.model_copy(update={"train": train})
-    asked: list[tuple[set[Need], int]] = []
-
-    def examine(kinds: set[Need], *, workers: int, **_: object) -> list[Finding]:
-        asked.append((kinds, workers))
-        return []
-
+    examine = Mock(return_value=[])
     monkeypatch.setattr(module, "examine", examine)
-    assert run_folder.examine(needs) == []
-    assert asked == [(examined, 3 if launcher == "mpirun" else 1)]
+
+    findings = run_folder.examine(needs)
+
+    assert findings == []
+    examine.assert_called_once()
+    assert examine.call_args.args == (examined,)
+    # Other launchers start the ranks on other machines.
+    assert examine.call_args.kwargs["workers"] == (3 if launcher == "mpirun" else 1)
 
 
 def damage(path: Path) -> Path:
@@ -149,23 +147,23 @@ def test_damage_of_a_file_that_a_stage_does_not_read_does_not_stop_it(
     publish_all_stages(run_folder)
     features = run_folder.store("features").current()
     assert features is not None
+
     damage(features.folder / "metrics.json")
     assert "features" in run_folder.upstream(Evaluate())
+
     path = damage(features.folder / "dataset.json")
-    with pytest.raises(
-        DamagedOutputError, match=r"dataset\.json is not what was written"
-    ) as raised:
+    message = r"dataset\.json is not what was written"
+    with pytest.raises(DamagedOutputError, match=message) as caught:
         run_folder.upstream(Evaluate())
-    assert raised.value.path == str(path)
+    assert caught.value.path == str(path)
 
 
 def test_a_damaged_version_that_a_stage_can_do_without_is_left_out_with_a_note(
     tmp_path: Path,
 ) -> None:
-    printed = io.StringIO()
-    run_folder = RunFolder(
-        load_config(str(small_config(tmp_path, SAMPLES))), Console(file=printed, width=1000)
-    )
+    output = io.StringIO()
+    config = load_config(str(small_config(tmp_path, SAMPLES)))
+    run_folder = RunFolder(config, Console(file=output, width=1000))
     publish_all_stages(run_folder)
     store = run_folder.store("export")
     folder = store.next_folder("11" * 8)
@@ -173,10 +171,12 @@ def test_a_damaged_version_that_a_stage_can_do_without_is_left_out_with_a_note(
     (folder / "export.json").write_text("{}")
     publish(run_folder.config.run_dir, "export", folder)
     assert "export" in run_folder.upstream(Report())
+
     path = damage(folder / "export.json")
+
     assert "export" not in run_folder.upstream(Report())
-    assert f"note: {path} is not what was written" in printed.getvalue()
-    assert "report runs without export" in printed.getvalue()
+    assert f"note: {path} is not what was written" in output.getvalue()
+    assert "report runs without export" in output.getvalue()
     assert "export" not in run_folder.upstream(Report(), allow_mixed=True)
 
 

@@ -29,7 +29,7 @@ def ranks_do_not_start(settings: object, hosts: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("findings", "probe", "is_well", "last"),
+    ("findings", "probe", "is_well", "last_line"),
     [
         ([], ranks_start, True, "2 ranks reach each other"),
         ([WARNING], ranks_start, True, "2 ranks reach each other"),
@@ -48,7 +48,7 @@ def test_the_diagnosis_ends_with_the_ranks_or_the_fix(
     findings: list[Finding],
     probe: object,
     is_well: bool,
-    last: str,
+    last_line: str,
 ) -> None:
     reports: list[str] = []
     for name in [name for name in os.environ if "SPARK_" in name]:
@@ -57,10 +57,12 @@ def test_the_diagnosis_ends_with_the_ranks_or_the_fix(
     monkeypatch.setattr(RunFolder, "examine", lambda *_: findings)
     monkeypatch.setattr("training.launching.mpirun.probe_mpi", probe)
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
-    actual = doctor(run_folder, reports.append)
-    assert actual.is_well is is_well
-    assert json.loads(json.dumps(actual.as_json()))["is_well"] is is_well
-    assert reports[-1].endswith(last)
+
+    diagnosis = doctor(run_folder, reports.append)
+
+    assert diagnosis.is_well is is_well
+    assert json.loads(json.dumps(diagnosis.as_json()))["is_well"] is is_well
+    assert reports[-1].endswith(last_line)
 
 
 def test_for_one_worker_no_ranks_are_started(
@@ -69,4 +71,7 @@ def test_for_one_worker_no_ranks_are_started(
     monkeypatch.setattr(RunFolder, "examine", lambda *_: [])
     monkeypatch.setattr("training.launching.mpirun.probe_mpi", ranks_do_not_start)
     config = load_config(str(small_config(tmp_path, SAMPLES)), ["train.workers=1"])
-    assert doctor(RunFolder(config, Console(quiet=True)), lambda _: None).is_well
+
+    diagnosis = doctor(RunFolder(config, Console(quiet=True)), lambda _: None)
+
+    assert diagnosis.is_well

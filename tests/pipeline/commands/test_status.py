@@ -57,9 +57,9 @@ def test_status_shows_what_can_be_read_and_the_damage_beside_it(config: Path, da
     verified = invoke("status", "--verify", "--config", config)
     status = json.loads(invoke("status", "--json", "--config", config).stdout)
 
-    for shown in (result, verified):
-        assert shown.exit_code == Exit.USER_ERROR
-        assert message in shown.stdout
+    for command_result in (result, verified):
+        assert command_result.exit_code == Exit.USER_ERROR
+        assert message in command_result.stdout
     for name in ("ingest", "features", "hlf in use"):
         assert f"{name} " in result.stdout
     assert status["train"]["damage"].startswith(message)

@@ -49,9 +49,10 @@ class Finished(NamedTuple):
     """A run folder in which two networks were trained; the other stages are published by hand."""
 
     run_folder: RunFolder
-    before: float
-    """When the training began at the earliest [s since 1970]."""
-    after: float
+    earliest: float
+    """A time before the training [s since 1970]."""
+    latest: float
+    """A time after the training [s since 1970]."""
 
     @property
     def trained(self) -> Path:
@@ -62,8 +63,8 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="module")
 def patch() -> Iterator[pytest.MonkeyPatch]:
-    with pytest.MonkeyPatch.context() as created:
-        yield created
+    with pytest.MonkeyPatch.context() as module_patch:
+        yield module_patch
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch
         "argv",
         ["train", "--set", "spark.conf={my.token: hush-1b2c}", "--set", "report.title=password"],
     )
-    time_before = time.time()
+    earliest = time.time()
     Runner(run_folder).run(["train"])
-    time_after = time.time()
+    latest = time.time()
     store = StageStore(run_dir, "train")
     trained = store.current()
     assert trained is not None
@@ -112,7 +113,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch
         config=config,
         code_version="commit abc",
     )
-    return Finished(run_folder, time_before, time_after)
+    return Finished(run_folder, earliest, latest)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +186,7 @@ def test_each_network_has_the_time_of_its_own_training(
         length = run.info.end_time - run.info.start_time
         assert length == pytest.approx(1000 * seconds, abs=2)
         # Times are kept to the second.
-        assert 1000 * (finished.before - 1) <= run.info.end_time <= 1000 * finished.after
+        assert 1000 * (finished.earliest - 1) <= run.info.end_time <= 1000 * finished.latest
         points = client.get_metric_history(run.info.run_id, "val_loss")
         assert [point.value for point in points] == [record["val_loss"] for record in history]
         assert points[-1].timestamp == pytest.approx(run.info.end_time, abs=2)

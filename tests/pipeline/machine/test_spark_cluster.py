@@ -126,7 +126,9 @@ def test_what_can_be_no_name_of_a_host_is_a_wrong_address(name: str) -> None:
 
 def test_a_command_without_its_master_may_succeed_later(tmp_path: Any, closed_port: int) -> None:
     config = small_config(tmp_path, SAMPLES, spark={"master": f"spark://127.0.0.1:{closed_port}"})
+
     result = invoke("ingest", "--config", config)
+
     assert result.exit_code == Exit.MAY_PASS
     assert "no Spark master answers at spark://127.0.0.1" in result.stderr
     assert "bug" not in result.stderr
@@ -154,18 +156,22 @@ def test_an_end_of_spark_is_no_bug(message: str, error: type[Exception], text: s
 
 
 def test_a_wait_for_executors_is_shown() -> None:
-    displayed: list[str] = []
-    was_shown = threading.Event()
+    messages: list[str] = []
+    has_message = threading.Event()
 
     def show(message: str) -> None:
-        displayed.append(message)
-        was_shown.set()
+        messages.append(message)
+        has_message.set()
 
-    sizes = SimpleNamespace(size=lambda: 1)
-    scheduler = SimpleNamespace(sc=lambda: SimpleNamespace(getExecutorMemoryStatus=lambda: sizes))
-    context: Any = SimpleNamespace(_jsc=scheduler, master="spark://host1:7077")
+    # Only the driver has memory.
+    memory_status = SimpleNamespace(size=lambda: 1)
+    scala_context = SimpleNamespace(getExecutorMemoryStatus=lambda: memory_status)
+    java_context = SimpleNamespace(sc=lambda: scala_context)
+    context: Any = SimpleNamespace(_jsc=java_context, master="spark://host1:7077")
+
     with announce_missing_executors(context, show):
-        assert was_shown.wait(60)
-    assert displayed[0].startswith(
+        assert has_message.wait(60)
+
+    assert messages[0].startswith(
         "waiting for an executor of spark://host1:7077: its workers may be down"
     )

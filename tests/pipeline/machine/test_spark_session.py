@@ -27,6 +27,7 @@ def test_the_shipped_archive_is_enough_to_import_the_tasks(tmp_path: Path) -> No
         f"import sys; sys.path.insert(0, {str(archive)!r}); import ingestion.spark_job, features.spark_job;"
         "print(features.spark_job.__file__)"
     )
+
     completed = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -35,6 +36,7 @@ def test_the_shipped_archive_is_enough_to_import_the_tasks(tmp_path: Path) -> No
         cwd=tmp_path,
         env={"HOME": str(tmp_path)},
     )
+
     assert completed.stdout.startswith(str(archive))
 
 
@@ -63,8 +65,7 @@ def test_a_lost_executor_is_named_first() -> None:
 
 @pytest.mark.spark
 def test_a_local_spark_leaves_the_environment_as_it_was(spark: SparkContext) -> None:
-    # SPARK_LOCAL_IP stayed at 127.0.0.1, and executors of a later cluster looked for the driver on
-    # their own hosts.
+    # Executors of a later cluster would look for the driver at the address of this one.
     assert spark.master.startswith("local")
     assert "SPARK_LOCAL_IP" not in os.environ
     assert "PYSPARK_PYTHON" not in os.environ
@@ -94,15 +95,15 @@ def test_a_damaged_file_with_a_long_path_is_named_whole() -> None:
         "/data" + "/a long name of a folder" * 30 + "/part.parquet", "reading it fails"
     )
     message = f": org.apache.spark.SparkException: aborted\ningestion.integrity.DamagedOutputError: {damage}"
-    with pytest.raises(DamagedOutputError) as raised, failures_of_spark("local[1]"):
+    with pytest.raises(DamagedOutputError) as caught, failures_of_spark("local[1]"):
         raise Py4JError(message)
-    assert raised.value.path == damage.path
+    assert caught.value.path == damage.path
 
 
 def test_a_long_cause_is_cut_where_it_is_shown() -> None:
-    with pytest.raises(SparkJobError) as raised, failures_of_spark("local[1]"):
+    with pytest.raises(SparkJobError) as caught, failures_of_spark("local[1]"):
         raise Py4JError("ValueError: " + "x" * 5000)
-    assert len(str(raised.value)) < 1000
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.spark

@@ -83,8 +83,8 @@ def test_versions_are_ordered_by_number(store: StageStore) -> None:
     (store.folder / "9998-00000000").mkdir(parents=True)
     commit_version(store)
     commit_version(store)
-    for number in (10001, 10002):
-        own_folders.make(store.folder / f"{number}-11111111")
+    for version_number in (10001, 10002):
+        own_folders.make(store.folder / f"{version_number}-11111111")
 
     assert store.complete() == ["9999-abcdef01", "10000-abcdef01"]
     assert [path.name for path in store.unfinished()] == ["10002-11111111", "10001-11111111"]

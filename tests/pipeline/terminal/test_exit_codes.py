@@ -32,12 +32,15 @@ from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 @pytest.fixture(autouse=True)
 def restore_process_state() -> Iterator[None]:
     """Puts back what a command sets for its process."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        signal_number: signal.getsignal(signal_number)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
+    }
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    for signal_number, handler in handlers.items():
+        signal.signal(signal_number, handler)
 
 
 def exit_code_after(error: Exception) -> object:
