@@ -29,14 +29,14 @@ CONFIGS = {
 }
 STUDIES = {"mine.yaml", *shipped_studies()}
 COMMANDS = [
-    command for page in PAGES for command in pipeline_commands(page) if command.words[0] != "X"
+    command for page in PAGES for command in pipeline_commands(page) if command.arguments[0] != "X"
 ]
 MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
 
 
 def options_of(command: PageCommand) -> dict[str, Any]:
     """The parsed options of a command; a wrong option is an error."""
-    name, *options = command.words
+    name, *options = command.arguments
     # Typer has its own copy of click, without types.
     group: Any = get_command(app)
     values: dict[str, Any] = group.commands[name].make_context(name, options).params
@@ -67,7 +67,9 @@ def test_a_wrong_option_is_noticed() -> None:
     wrong = PageCommand("README.md", "", ("status", "--verfy"), may_fail=False)
     with pytest.raises(Exception, match="No such option: --verfy"):
         options_of(wrong)
-    assert any(command.words == ("run",) or "--study" in command.words for command in COMMANDS)
+    assert any(
+        command.arguments == ("run",) or "--study" in command.arguments for command in COMMANDS
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -76,5 +78,5 @@ def test_variables_of_make_exist(page: Path) -> None:
     assert users_line
     variables = set()
     for command in make_commands(page):
-        variables |= {word.partition("=")[0] for word in command.words if "=" in word}
+        variables |= {word.partition("=")[0] for word in command.arguments if "=" in word}
     assert variables <= set(users_line[1].split())

@@ -91,7 +91,7 @@ DIFFERENT = [(0.0, 1e-5), (100.0, 100.01)]
 
 
 def recomputed_features(first: float, second: float) -> NDArray[np.float32]:
-    """(2, num_events, num_features): features computed twice, with two values of HT of one event."""
+    """Features computed twice, (2, num_events, num_features), with two HT of one event."""
     hlf = np.ones((2, 3, len(hlf_names())), np.float32)
     hlf[:, 1, hlf_names().index("ht")] = first, second
     # Built-in features may depend on the number of events in their last digits.

@@ -160,11 +160,11 @@ def test_files_have_the_schema_one_row_group_each_and_mixed_classes(tmp_path: Pa
 def test_the_dataset_does_not_depend_on_how_events_are_cut_into_parts(tmp_path: Path) -> None:
     table = events_table(random_events(200))
     slices = [table.slice(150), table.slice(0, 10), table.slice(10, 140)]
-    parts = [events.combine_chunks() for events in slices]
+    cut_tables = [events.combine_chunks() for events in slices]
     settings = FeatureSettings(feed_workers=2)
 
     _, uncut = run_tasks([table], settings, tmp_path / "uncut")
-    _, cut = run_tasks(parts, settings, tmp_path / "cut")
+    _, cut = run_tasks(cut_tables, settings, tmp_path / "cut")
 
     assert rows_by_file(uncut) == rows_by_file(cut)
 

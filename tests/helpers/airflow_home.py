@@ -45,7 +45,7 @@ def airflow_python() -> Path:
 
 
 class AirflowHome:
-    """What an administrator sets up for the DAG, all in a new folder; `settings` are more environment variables."""
+    """Airflow in a new folder, as an administrator sets it up, with environment variables."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.python = airflow_python()
@@ -118,8 +118,8 @@ class AirflowHome:
         # group stays.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        for each in processes_of(self.folder):
-            each.kill()
+        for task_process in processes_of(self.folder):
+            task_process.kill()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What Airflow's database says; nothing while it has no tables yet."""
@@ -147,13 +147,12 @@ class AirflowHome:
 
     def listening(self) -> set[str]:
         """Addresses at which the web server listens."""
-        found = psutil.net_connections(kind="tcp")
-        places = [
-            net_connection.laddr
-            for net_connection in found
-            if net_connection.status == psutil.CONN_LISTEN and net_connection.laddr
-        ]
-        return {position.ip for position in places if position.port == self._port}
+        addresses = set()
+        for connection in psutil.net_connections(kind="tcp"):
+            address = connection.laddr
+            if connection.status == psutil.CONN_LISTEN and address and address.port == self._port:
+                addresses.add(address.ip)
+        return addresses
 
     def _api(self, method: str, path: str, body: Any = None, token: str = "") -> Any:
         request = urllib.request.Request(
@@ -176,7 +175,7 @@ class AirflowHome:
 
 
 def pipeline_python(folder: Path) -> Path:
-    """An interpreter that finds this checkout wherever it is started, as one with an installed pipeline does."""
+    """An interpreter that finds this checkout from any folder, like an installed pipeline."""
     path = folder / "python"
     path.write_text(
         f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} "$@"\n'

@@ -51,7 +51,7 @@ class Analysis:
         ]
 
     def config(self, **changes: Any) -> Config:
-        """Write and load `small_config` with changed sections; features are added to the defaults."""
+        """Write and load `small_config` with changed sections and added features."""
         features = {"feed_workers": 1, "split": SHARES, **changes.pop("features", {})}
         common = {"run_dir": str(self.run_dir), "samples": self.samples, "features": features}
         return load_config(str(small_config(self.folder, self.data, **{**common, **changes})))

@@ -118,7 +118,7 @@ class HostRuns:
         return self._start(self.command(*arguments, sets=sets))
 
     def run_as_written(self, page: Path) -> str:
-        """Run the commands of the pipeline of a page, as they stand there; returns what they said."""
+        """Run the pipeline commands of a page as they stand there; returns their output."""
         folder = self.config.parent
         # The page is for a reader in the folder of a checkout, who has written the config.
         if not (folder / ".venv").exists():
@@ -165,7 +165,7 @@ class HostRuns:
 def finished_output(
     process: subprocess.Popen[str], *, fails: bool = False, seconds: float = 600
 ) -> str:
-    """What a command said until its end; it must fail or not, and a failure is never a bug or a signal."""
+    """The output of a command, which must fail or not; a failure is never a bug or a signal."""
     message, _ = process.communicate(timeout=seconds)
     assert bool(process.returncode) == fails, message
     assert process.returncode >= 0, message

@@ -1,4 +1,4 @@
-"""Clusters on the hosts of `network_hosts`: ssh, a standalone Spark, a SLURM, by the commands of docs/clusters.
+"""Clusters on the hosts of `network_hosts`, by the commands of docs/clusters: ssh, Spark, SLURM.
 
 All folders but /dev/shm are shared by the hosts, as on a cluster with shared storage. The services
 end with the hosts.
@@ -51,35 +51,34 @@ class Ssh:
         for path in (folder / "host_key", user / "id_ed25519"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
             subprocess.run(command, check=True, capture_output=True)
-        public = (folder / "host_key.pub").read_text()
-        expected = "".join(f"{name} {public}" for name in hosts.names)
-        (user / "known_hosts").write_text(expected)
+        public_key = (folder / "host_key.pub").read_text()
+        known_hosts = [f"{name} {public_key}" for name in hosts.names]
+        (user / "known_hosts").write_text("".join(known_hosts))
         (folder / "sshd_config").write_text(_SSHD.format(folder=folder))
         for index in range(len(hosts.names)):
             self.start(index)
 
     def start(self, index: int) -> None:
         """Start the sshd of a host; the keys lie where a user has them."""
-        own_value = Path.home() / ".ssh"
-        self._hosts.run_on_host(index, "mkdir", "-p", str(own_value), "/run/sshd")
-        self._hosts.run_on_host(
-            index, "mount", "--bind", str(self._folder / "user"), str(own_value)
-        )
+
+        def run(*command: str | Path) -> None:
+            self._hosts.run_on_host(index, *map(str, command))
+
+        keys = Path.home() / ".ssh"
+        run("mkdir", "-p", keys, "/run/sshd")
+        run("mount", "--bind", self._folder / "user", keys)
         for name in (".bashrc", ".profile", ".bash_profile"):
-            if (Path.home() / name).exists():
+            startup_file = Path.home() / name
+            if startup_file.exists():
                 # What this user's shell does at its start is no part of the cluster.
-                self._hosts.run_on_host(
-                    index, "mount", "--bind", "/dev/null", str(Path.home() / name)
-                )
+                run("mount", "--bind", "/dev/null", startup_file)
         # Without -D it goes to the background.
         log = self._folder / f"sshd-{index}.log"
-        self._hosts.run_on_host(
-            index, "/usr/sbin/sshd", "-f", str(self._folder / "sshd_config"), "-E", str(log)
-        )
+        run("/usr/sbin/sshd", "-f", self._folder / "sshd_config", "-E", log)
 
 
 class Standalone:
-    """A standalone Spark by the commands of its page: the master on the first host, workers on the next."""
+    """A standalone Spark by the commands of its page: the master on host 0, then the workers."""
 
     def __init__(self, hosts: Network, folder: Path, *, workers: int) -> None:
         self._hosts, self._folder = hosts, folder
@@ -93,31 +92,30 @@ class Standalone:
 
     def start_worker(self, index: int) -> None:
         """Start the worker of a host, and wait until the master knows it."""
-        registered_before = self._registered()
+        num_workers = self._num_registered()
         self._start(index, _PAGE_OF_WORKER)
         wait_until(
-            lambda: self._registered() > registered_before,
+            lambda: self._num_registered() > num_workers,
             label="the worker is registered",
             seconds=120,
         )
 
     def _start(self, index: int, service: str) -> None:
-        """Start the service that a block of the page starts; the page's host2 is each host of a worker."""
-        block = next(
-            block for block in code_blocks(SPARK_PAGE) if any(service in line for line in block)
-        )
-        lines = [
-            line.replace("--host host2", f"--host {self._hosts.names[index]}") for line in block
-        ]
+        """Start a service by the block of the page that names it, with this host for host2."""
+        blocks = ["\n".join(lines) for lines in code_blocks(SPARK_PAGE)]
+        block = next(block for block in blocks if service in block)
+        commands = block.replace("--host host2", f"--host {self._hosts.names[index]}")
         log = self._folder / f"{service.rpartition('.')[2].lower()}-{index}.log"
         settings = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_WORKER_DIR": str(self._folder / "work")}
         without_spark = {name: value for name, value in os.environ.items() if "SPARK" not in name}
-        script = "\n".join(["set -e", f"cd {self._folder}", *lines])
+        script = f"set -e\ncd {self._folder}\n{commands}"
         self._hosts.serve(index, log, "bash", "-c", script, env=without_spark | settings)
 
-    def _registered(self) -> int:
+    def _num_registered(self) -> int:
         log = self._folder / "master-0.log"
-        return log.read_text(errors="replace").count("Registering worker") if log.exists() else 0
+        if not log.exists():
+            return 0
+        return log.read_text(errors="replace").count("Registering worker")
 
 
 _SLURM = """
@@ -158,10 +156,9 @@ class Slurm:
         self._hosts, self._folder = hosts, folder
         (folder / "state").mkdir(parents=True)
         conf = folder / "slurm.conf"
-        conf.write_text(
-            _SLURM.format(head=hosts.names[0], folder=folder, nodes=",".join(hosts.names[:nodes]))
-        )
-        for name in hosts.names[:nodes]:
+        names = hosts.names[:nodes]
+        conf.write_text(_SLURM.format(head=names[0], folder=folder, nodes=",".join(names)))
+        for name in names:
             (folder / f"tmp.{name}").mkdir()
         # The hosts have no control groups of their own; nothing here needs them.
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -170,13 +167,18 @@ class Slurm:
         for path, mode in ((folder, 0o755), (key, 0o600)):
             path.chmod(mode)
         self.environment = {**os.environ, "SLURM_CONF": str(conf)}
-        files = ("socket", "key-file", "pid-file", "log-file", "seed-file")
-        names = ("munge.socket", "munge.key", "munged.pid", "munged.log", "munged.seed")
-        munge = [f"--{file}={folder / name}" for file, name in zip(files, names, strict=True)]
-        self._start(0, "/usr/sbin/munged", "--foreground", "--force", *munge)
+        munge_files = {
+            "socket": "munge.socket",
+            "key-file": "munge.key",
+            "pid-file": "munged.pid",
+            "log-file": "munged.log",
+            "seed-file": "munged.seed",
+        }
+        options = [f"--{option}={folder / file}" for option, file in munge_files.items()]
+        self._start(0, "/usr/sbin/munged", "--foreground", "--force", *options)
         wait_until((folder / "munge.socket").exists, label="munged is up", seconds=10)
         self._start(0, "/usr/sbin/slurmctld", "-D")
-        for index, name in enumerate(hosts.names[:nodes]):
+        for index, name in enumerate(names):
             self._start(index, "/usr/sbin/slurmd", "-D", "-N", name)
         idle = ["sinfo", "--noheader", "--states=idle", "--Node", "--format=%N"]
         wait_until(
@@ -206,8 +208,8 @@ class Slurm:
         return self.run("sbatch", "--parsable", f"--output={script}.out", str(script)).strip()
 
     def state(self, job: str) -> str:
-        message = self.run("scontrol", "--oneliner", "show", "job", job)
-        return message.split("JobState=")[1].split()[0]
+        description = self.run("scontrol", "--oneliner", "show", "job", job)
+        return description.split("JobState=")[1].split()[0]
 
     def wait(self, job: str, *, seconds: float = 600) -> str:
         """Wait for the end of a job; returns its state."""

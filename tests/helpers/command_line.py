@@ -32,7 +32,7 @@ CLUSTER = {
 
 
 def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
-    """A config that runs in seconds, of the files `<sample>*.root` of a folder or address, with the changed keys."""
+    """Write a config that runs in seconds, of the files `<sample>*.root` of a folder or address."""
     names = ("qcd", "ttbar", "wjets")
     document = {
         "run_dir": str(folder / "run"),
@@ -56,7 +56,7 @@ def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
 def pipeline(
     *arguments: str | Path, figures: bool = True, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m pipeline ...` to its end, with options of `subprocess.run`; files of figures may stay empty."""
+    """Run `python -m pipeline ...` with options of `subprocess.run`; figures may stay empty."""
     program = (
         ["-m", "pipeline"]
         if figures
@@ -67,7 +67,7 @@ def pipeline(
 
 
 def invoke(*arguments: str | Path) -> Any:
-    """The command line in this process: for what never starts Spark; returns what it printed and its exit code."""
+    """Run a command that starts no Spark in this process; returns its output and exit code."""
     # Most tests ask for no command.
     from typer.testing import CliRunner
 

@@ -166,7 +166,7 @@ def source_of(sample: str, label: int, path: str, **stated: Any) -> SourceFile:
 
 
 def read_in_pieces(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
-    """From now on, files are read in pieces of about this number of entries, as large files are by bytes."""
+    """Read files in pieces of about this number of entries from now on."""
 
     def edges(branches: Sequence[Any], start: int, stop: int) -> list[int]:
         return chunk_edges(basket_boundaries(branches), start, stop, entries)

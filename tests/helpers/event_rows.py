@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 
 def event_row(**overrides: Any) -> Row:
-    """A valid event with no candidates, leptons or jets, unless given by fields of the events schema."""
+    """A valid event without candidates, leptons and jets, but for the given fields."""
     event: Row = {
         "file_uuid": "00000000-0000-0000-0000-000000000000",
         "entry": 0,
@@ -33,7 +33,7 @@ def event_row(**overrides: Any) -> Row:
 
 
 def distinct(events: Sequence[Row]) -> list[Row]:
-    """The events with a MET of its own each, different in every call: ingest takes equal events for copies."""
+    """The events, each with a MET of its own: ingest takes equal events for copies."""
     return [{**event, "met": event["met"] + next(_numbers) / 1024} for event in events]
 
 

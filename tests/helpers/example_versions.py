@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -22,15 +22,15 @@ _OF_RUN = ("learning_curve", "confusion", "scores", "calibration", "efficiencies
 
 
 def page_of(
-    created: dict[str, Version], folder: Path, report: dict[str, Any] | None = None, **options: Any
+    versions: dict[str, Version], folder: Path, report: dict[str, Any] | None = None, **options: Any
 ) -> Page:
-    return Page(render(created, report or REPORT, folder / "card", **options))
+    return Page(render(versions, report or REPORT, folder / "card", **options))
 
 
-def counters(created: dict[str, Version], stage: str) -> dict[str, Any]:
+def counters(versions: dict[str, Version], stage: str) -> dict[str, Any]:
     """The counters of a version, to change."""
-    actual: dict[str, Any] = created[stage].manifest.counters
-    return actual
+    counters: dict[str, Any] = versions[stage].manifest.counters
+    return counters
 
 
 def example_versions(
@@ -41,19 +41,17 @@ def example_versions(
     optional: tuple[str, ...] = ("gridsearch", "export"),
     picture: bytes = b"not really a picture",
 ) -> dict[str, Version]:
-    """Versions of all stages, with nothing in them to warn of; the figures of the dataset card lie in `folder/card`.
+    """Versions of all stages, with nothing in them to warn of.
 
     Args:
-        folder: Where their figures go.
-        after: Stands behind every name that comes from a user or a file.
-        rates: Whether cross-sections were known.
-        optional: Which of the stages that a run can do without there are.
+        folder: Gets their figures; those of the dataset card go to `card`.
+        suffix: Stands behind every name that comes from a user or a file.
+        rates: Whether cross-sections are known.
+        optional: The stages among `gridsearch` and `export` that have run.
         picture: Content of the figures.
     """
-    samples, classes = (
-        (f"qcd{suffix}", f"tt&bar{suffix}"),
-        (f"QCD{suffix}", f"top{suffix}"),
-    )
+    samples = (f"qcd{suffix}", f"tt&bar{suffix}")
+    classes = (f"QCD{suffix}", f"top{suffix}")
     counters = {
         "ingest": _ingested(samples, suffix),
         "features": _selected(samples),
@@ -62,35 +60,29 @@ def example_versions(
         "evaluate": _evaluated(classes, (f"hlf{suffix}", f"boosted-trees{suffix}"), rates=rates),
         "export": {"networks": {f"hlf{suffix}": _exported()}},
     }
-    retained = [
-        name for name in counters if name in optional or name not in {"gridsearch", "export"}
-    ]
-    versions = {
-        name: replace(
-            example_version(
-                name,
-                folder / name,
-                **_manifest(samples, classes, suffix),
-                counters=counters[name],
-            ),
-            name=f"0001-{name}",
-        )
-        for name in retained
-    }
-    places = {folder / "card": ("hlf", "particles"), folder / "evaluate" / "plots": _SIDE_BY_SIDE}
-    places[folder / "gridsearch" / "plots"] = ("pareto", "speed_up")
-    places |= {
-        folder / "evaluate" / name / "plots": _OF_RUN for name in counters["evaluate"]["runs"]
-    }
-    for position, names in places.items():
-        position.mkdir(parents=True)
-        for name in names:
-            (position / f"{name}.png").write_bytes(picture)
-    models = counters["evaluate"]["runs"]
-    first = next(iter(models))
-    curves = {classes[0]: {model: _curve(model == first) for model in models}}
+    versions = {}
+    for stage, stage_counters in counters.items():
+        if stage in {"gridsearch", "export"} - set(optional):
+            continue
+        manifest = _manifest(samples, classes, suffix)
+        version = example_version(stage, folder / stage, **manifest, counters=stage_counters)
+        versions[stage] = replace(version, name=f"0001-{stage}")
+
+    models = list(counters["evaluate"]["runs"])
+    _write_figures(folder / "card", ("hlf", "particles"), picture)
+    _write_figures(folder / "gridsearch" / "plots", ("pareto", "speed_up"), picture)
+    _write_figures(folder / "evaluate" / "plots", _SIDE_BY_SIDE, picture)
+    for model in models:
+        _write_figures(folder / "evaluate" / model / "plots", _OF_RUN, picture)
+    curves = {classes[0]: {model: _curve(model == models[0]) for model in models}}
     (folder / "evaluate" / "curves.json").write_text(json.dumps(curves), encoding="utf-8")
     return versions
+
+
+def _write_figures(folder: Path, names: Sequence[str], picture: bytes) -> None:
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / f"{name}.png").write_bytes(picture)
 
 
 def _manifest(samples: tuple[str, str], classes: tuple[str, str], suffix: str) -> dict[str, Any]:
@@ -293,7 +285,7 @@ def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool
 
 
 def _curve(any_passes: bool) -> dict[str, list[float]]:
-    """The first model lets background pass at 90 % of the signal; another does not."""
+    """A curve with or without background that passes at 90 % of the signal."""
     value, low, high = (0.1, 0.08, 0.13) if any_passes else (0.0, 0.0, 0.02)
     return {"signal_efficiency": [0.5, 0.9, 1.0], "background_efficiency": [0.0, value, 1.0], "low": [0.0, low, 1.0],
             "high": [0.01, high, 1.0]}  # fmt: skip
@@ -309,7 +301,7 @@ class Page(HTMLParser):
         self.loaded: list[str] = []
         self.tables: list[list[list[str]]] = []
         """Cells of the rows; one over several columns is repeated."""
-        self.words: str = ""
+        self.text: str = ""
         self._cell: list[str] | None = None
         self._span = 1
         self.feed(html)
@@ -329,7 +321,7 @@ class Page(HTMLParser):
             self._cell, self._span = [], int(dict(attrs).get("colspan") or 1)
 
     def handle_data(self, data: str) -> None:
-        self.words += data
+        self.text += data
         if self._cell is not None:
             self._cell.append(data)
 

@@ -38,7 +38,7 @@ IN_USE: Final = 5
 
 
 def kill_at(index: int) -> None:
-    """Kill the process group at a step of the first publication; files are opened to be written, and renamed."""
+    """Kill the process group at a step of the first publication: an opened or renamed file."""
     from pipeline.runs.version_store import VersionStore
 
     publish, steps = VersionStore.publish, {"done": 0, "is_publishing": False}
@@ -83,7 +83,7 @@ def after_begin(work: Callable[[], object]) -> None:
 
 
 def wait_at_lock(path: Path) -> None:
-    """Come to the lock together with another one; who gets it works once the other one was refused."""
+    """Come to the lock together with another process; the loser is refused first."""
     from pipeline.errors import FolderInUseError
     from pipeline.run_folder import RunFolder
 

@@ -36,7 +36,7 @@ def write_dataset(
     separation: float = 3.0,
     max_particles: int = 12,
 ) -> FeatureDataset:
-    """Write a dataset with the given rows of each row group of each split; `entry` counts through all rows.
+    """Write a dataset with these numbers of rows of the row groups of each split.
 
     Events have 1 to `max_particles` particles; see `random_particles`.
     """

@@ -1,4 +1,4 @@
-"""Spoiled copies of real ROOT files, each of its seed alone, tried one after the other in a child of bounded memory.
+"""Spoiled copies of real ROOT files, tried one after the other in a child of bounded memory.
 
 python fuzzing.py <first seed> <seeds> <folder>      the child: a line of JSON for each
 """
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     seed: int
     verdict: str
     """`accepted`, `refused` (by an error with a message for the user), or `failed`."""
-    words: str
+    message: str
 
 
 class SpoiledProcessError(Exception):
@@ -49,7 +49,7 @@ def fuzz(first: int, count: int, folder: Path, *, seconds: float) -> list[Outcom
     """Try `count` seeds from `first` on; if the child dies or hangs, that is the last outcome."""
     command = [sys.executable, __file__, str(first), str(count), str(folder)]
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
-    output, errors = folder / "said.jsonl", folder / "errors.txt"
+    output, errors = folder / "outcomes.jsonl", folder / "errors.txt"
     with output.open("w") as out, errors.open("w") as noise:
         try:
             completed = subprocess.run(
@@ -275,7 +275,7 @@ def _cut_off(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None
 
 
 def _header_field(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
-    """Version, fBEGIN, fEND, fSeekFree, fNbytesFree, nfree, fNbytesName, fUnits, fCompress, fSeekInfo, fNbytesInfo."""
+    """A number of the header, from the version and fBEGIN to fSeekInfo and fNbytesInfo."""
     at = (4, 8, 12, 16, 20, 24, 28, 32, 33, 37, 41)[rng.integers(11)]
     struct.pack_into(
         ">i",

@@ -1,4 +1,4 @@
-"""All-reduces as their ranks do them: lists of messages, for events in a simulator and for sockets between hosts.
+"""All-reduces as lists of messages: events in a simulator, and traffic of sockets between hosts.
 
 `message_programs.py RANK KIND REPEATS SIZES ADDRESS ...` runs one on a host, with sockets that
 sleep while they wait, and prints the median time for each size.

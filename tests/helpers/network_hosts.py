@@ -82,7 +82,7 @@ class Network(NamedTuple):
     def messages(
         self, kind_name: str, sizes: Sequence[int], *, repeats: int = 8
     ) -> list[dict[str, float]]:
-        """Times [s] of the messages of an all-reduce of each size, as each host measures them: `message_programs`."""
+        """Times [s] of the messages of all-reduces of each size, measured by each host."""
         command = (kind_name, str(repeats), ",".join(map(str, sizes)), *self.addresses)
         running = [
             subprocess.Popen(

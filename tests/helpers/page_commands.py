@@ -20,7 +20,7 @@ class PageCommand(NamedTuple):
 
     page: str
     line: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     """Without the program."""
     may_fail: bool
     """Whether `|| true` follows."""
@@ -59,9 +59,9 @@ def _commands(page: Path, pattern: re.Pattern[str]) -> list[PageCommand]:
         match = pattern.fullmatch(line)
         if match is None:
             continue
-        words = shlex.split(match[1], comments=True)
-        ends = [index for index, word in enumerate(words) if word in _ENDS]
-        arguments = tuple(words[: min(ends, default=len(words))])
+        tokens = shlex.split(match[1], comments=True)
+        ends = [index for index, token in enumerate(tokens) if token in _ENDS]
+        arguments = tuple(tokens[: min(ends, default=len(tokens))])
         name = str(page.relative_to(CHECKOUT))
-        commands.append(PageCommand(name, line, arguments, may_fail="||" in words))
+        commands.append(PageCommand(name, line, arguments, may_fail="||" in tokens))
     return commands

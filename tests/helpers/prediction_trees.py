@@ -39,7 +39,7 @@ def read_root(path: Path) -> pa.Table:
 
 
 def probabilities(table: Any) -> NDArray[np.float32]:
-    """(num_events, num_classes) scores of a table, a frame or a dict, by the columns of `probability_branches`."""
+    """Scores (num_events, num_classes) from the columns of `probability_branches`."""
     names = [
         name for name in getattr(table, "column_names", table) if name.startswith("probability_")
     ]

@@ -1,4 +1,4 @@
-"""Versions of stages that nothing computed, with manifests as the runner writes them."""
+"""Versions of stages that no stage computed, with manifests as the runner writes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.runs.store import StageStore
 from pipeline.runs.version import Version
 from pipeline.stages.table import STAGE_OF, content_read
 
-#: What a training says of itself, as far as others read it.
+#: The summary of a training, with the keys that other parts read.
 TRAINING_SUMMARY: Final = {
     "best_val_loss": 0.3,
     "best_val_accuracy": 0.9,
@@ -30,7 +30,7 @@ TRAINING_SUMMARY: Final = {
 
 
 def example_manifest(stage: str, **changes: Any) -> dict[str, Any]:
-    """What the runner says of a version that was made from nothing."""
+    """The manifest of a version without inputs, as the runner writes it."""
     return {
         "stage": stage,
         "created": "2026-01-01T00:00:00+00:00",
@@ -49,13 +49,13 @@ def example_manifest(stage: str, **changes: Any) -> dict[str, Any]:
 
 
 def example_version(stage: str, folder: Path, **changes: Any) -> Version:
-    """A version of a stage with a manifest of its own, which no store has published."""
-    document = {"manifest_version": 3, "outputs": [], **example_manifest(stage, **changes)}
-    return Version(folder.name, folder, StageManifest.model_validate(document))
+    """A version of a stage that no store has published."""
+    manifest = {"manifest_version": 3, "outputs": [], **example_manifest(stage, **changes)}
+    return Version(folder.name, folder, StageManifest.model_validate(manifest))
 
 
 def example_model_manifest(network: str, **changes: Any) -> dict[str, Any]:
-    """What `promote` says of a model."""
+    """The manifest of a model, as `promote` writes it."""
     return {
         "network": network,
         "train": "0001-00000000",
@@ -69,34 +69,39 @@ def example_model_manifest(network: str, **changes: Any) -> dict[str, Any]:
 def publish(
     run_dir: Path, stage: str, folder: Path | None = None, *, text: str = "", **manifest: Any
 ) -> Version:
-    """Publish a version that was made from those in use of the stages that it reads.
+    """Publish a version that reads the versions in use of earlier stages.
 
-    `folder`: with its files; None: a new one. `content`: of its files; another makes what is made
-    from it stale.
+    Args:
+        run_dir: The run folder.
+        stage: Its name.
+        folder: The folder with the files of the version; None: a new one.
+        text: The text of the files that later stages read; another text makes them stale.
+        manifest: Changes of the manifest.
     """
     store = StageStore(run_dir, stage)
     if folder is None:
         folder = store.next_folder("00" * 8)
         store.create(folder)
-    for pattern in (
-        () if text == "" else ("events/a", "dataset.json", "hlf/model/a", "metrics.json")
-    ):
-        (folder / pattern).parent.mkdir(parents=True, exist_ok=True)
-        (folder / pattern).write_text(text)
-    created = {name: StageStore(run_dir, name).current() for name in STAGE_OF[stage].reads}
-    actual = {name: version for name, version in created.items() if version is not None}
-    inputs = {
-        name: Input(name, content_read(STAGE_OF[stage], version))
-        for name, version in actual.items()
-    }
-    expected = {
-        "counters": {"networks": {"hlf": TRAINING_SUMMARY}, "further": {}}
-        if stage == "train"
-        else {},
+    if text:
+        for name in ("events/a", "dataset.json", "hlf/model/a", "metrics.json"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    inputs = {}
+    upstream = {}
+    for name in STAGE_OF[stage].reads:
+        version = StageStore(run_dir, name).current()
+        if version is not None:
+            inputs[name] = Input(name, content_read(STAGE_OF[stage], version))
+            upstream[name] = version.name
+    counters: dict[str, Any] = {}
+    if stage == "train":
+        counters = {"networks": {"hlf": TRAINING_SUMMARY}, "further": {}}
+    defaults = {
+        "counters": counters,
         "fingerprint": asdict(Fingerprint(inputs, {}, {})),
-        "upstream": {name: version.name for name, version in actual.items()},
+        "upstream": upstream,
     }
-    return store.commit(folder, example_manifest(stage, **expected | manifest))
+    return store.commit(folder, example_manifest(stage, **(defaults | manifest)))
 
 
 def publish_features(
@@ -106,17 +111,17 @@ def publish_features(
     config: Mapping[str, Any] | None = None,
     **dataset: Any,
 ) -> FeatureDataset:
-    """Publish a dataset of `feature_datasets.write_dataset`, whose arguments these are, as the output of `features`."""
+    """Publish a dataset as the output of `features`; see `feature_datasets.write_dataset`."""
     store = StageStore(run_dir, "features")
     folder = store.next_folder("0123456789")
     store.create(folder)
-    created = write_dataset(folder, rows=rows, **dataset)
+    published = write_dataset(folder, rows=rows, **dataset)
     publish(run_dir, "features", folder, config=config or {})
-    return created
+    return published
 
 
 def record_as_written(store: StageStore, version: Version) -> None:
-    """Name the files of a version in its manifest as they are now, as if they had been published so."""
+    """Let the manifest of a version name its files as they are now."""
     is_stage = isinstance(version.manifest, StageManifest)
     files = written_files(
         version.folder,

@@ -1,4 +1,4 @@
-"""Slow features of one event at a time, straight from the definitions, to test the fast kernels against.
+"""Slow features of one event at a time, straight from the definitions, for tests of the kernels.
 
 Only loops, `math` and Python floats (double precision). Nothing here is shared with the `features`
 package.
@@ -23,7 +23,7 @@ FLAGS = ("is_charged_hadron", "is_neutral_hadron", "is_photon", "is_electron", "
 
 @dataclass(frozen=True)
 class ReferenceSettings:
-    """The choices that change the features, with the same names and defaults as the real settings."""
+    """The settings that change the features, with the names and defaults of the real ones."""
 
     isolation_cone: float = 0.3
     max_lepton_isolation: float = 0.45
@@ -40,7 +40,7 @@ class Particle(NamedTuple):
     """A lepton, a jet, or a candidate of one of the lists."""
 
     collection: str
-    place: int
+    position: int
     pt: float
     eta: float
     phi: float
@@ -55,30 +55,30 @@ Features = dict[str, float]
 def reference_event(
     event: dict[str, Any], settings: ReferenceSettings
 ) -> tuple[dict[str, float], list[dict[str, float]]] | None:
-    """Features of a row of the events Parquet: high-level, and particles (lepton first); None if no lepton passes."""
+    """High-level features and particles (lepton first) of an event; None if no lepton passes."""
     candidates = {name: particles(event, name) for name in CANDIDATES}
     lepton = select_lepton(event, candidates, settings)
     if lepton is None:
         return None
+    hardest = hardest_candidates(lepton, candidates, settings)
     rows = [
-        lepton,
-        *ordered(hardest_candidates(lepton, candidates, settings), lepton, settings.ordering),
+        particle_row(particle, isolation(particle, candidates, settings))
+        for particle in [lepton, *ordered(hardest, lepton, settings.ordering)]
     ]
-    return high_level(event, lepton, candidates, settings), [
-        particle_row(row, isolation(row, candidates, settings)) for row in rows
-    ]
+    return high_level(event, lepton, candidates, settings), rows
 
 
 def particles(event: dict[str, Any], collection: str) -> list[Particle]:
-    """A collection of an event; charge and vertex of photons and neutral hadrons are 0, the vertex of leptons too."""
+    """A collection of an event; only tracks have a vertex, and towers no charge."""
     _, pt, _, _ = CANDIDATES.get(collection, (0, "pt", "", ""))
-    return [
-        Particle(
-            *(collection, index, row[pt], row["eta"], row["phi"], float(row.get("charge", 0.0))),
-            (row["x"], row["y"], row["z"]) if collection == "tracks" else (0.0, 0.0, 0.0),
-        )
-        for index, row in enumerate(event[collection])
-    ]
+    results = []
+    for index, row in enumerate(event[collection]):
+        charge = float(row.get("charge", 0.0))
+        particle = Particle(collection, index, row[pt], row["eta"], row["phi"], charge)
+        if collection == "tracks":
+            particle = particle._replace(vertex=(row["x"], row["y"], row["z"]))
+        results.append(particle)
+    return results
 
 
 def delta_phi(phi_a: float, phi_b: float) -> float:
@@ -115,7 +115,7 @@ def select_lepton(
 
 
 def isolation(particle: Particle, candidates: Candidates, settings: ReferenceSettings) -> Features:
-    """Isolation from each kind of candidates, without the particle itself and a lepton's own tracks.
+    """Isolation from each kind of candidates, without the particle and a lepton's own tracks.
 
     Every track within `own_track_dr` of a lepton is its own.
     """
@@ -182,7 +182,7 @@ def hardest_candidates(
                 track for track in eligible if delta_r(lepton, track) >= settings.own_track_dr
             ]
         by_pt = sorted(eligible, key=lambda particle: (-particle.pt, particle.eta, particle.phi))
-        hardest += sorted(by_pt[:max_candidates], key=lambda particle: particle.place)
+        hardest += sorted(by_pt[:max_candidates], key=lambda particle: particle.position)
     return hardest
 
 

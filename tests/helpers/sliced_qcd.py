@@ -23,7 +23,7 @@ THINNED: Final = (4, 4, 1)
 
 
 def write_slices(folder: Path, paths: Sequence[Path], keep: Sequence[int]) -> list[dict[str, Any]]:
-    """The slices as samples of label 0: files of one of `keep` of their events, with the cross-section of all."""
+    """Write one of `keep` of the events of each slice; returns the slices as samples of label 0."""
     branches = list(LAYOUTS[BranchLayout.DELPHES].branches({}).values())
     events = uproot.concatenate([f"{path}:Delphes" for path in paths], branches)
     hardest = ak.fill_none(ak.max(events["Jet.PT"], axis=1), 0.0).to_numpy()

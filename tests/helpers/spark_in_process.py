@@ -8,7 +8,7 @@ from typing import Any, Final
 
 
 class InProcessSpark:
-    """As much of a Spark context, of a data set and of an accumulator as ingest and features ask for."""
+    """The methods of a Spark context, RDD and accumulator that ingest and features use."""
 
     def __init__(self, items: list[Any] | None = None) -> None:
         self._items = items or []

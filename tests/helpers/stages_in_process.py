@@ -1,4 +1,4 @@
-"""Runs stages in this process, without a JVM; as a program, kills them at requests to object storage.
+"""Runs stages in this process, without a JVM; the program kills them at requests to storage.
 
 `stages_in_process.py CONFIG FOLDER` reads lines `STAGE REQUEST`. It runs each stage in a process of
 its own, and prints the number of its requests or how it ended. Such a process ends by kill -9 at
@@ -29,7 +29,7 @@ from pipeline.stages.ingest import Ingest
 
 
 def without_spark(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let the stages ingest and features run in this process, with copies of remote files in a folder."""
+    """Run ingest and features in this process; copies of remote files go to a folder."""
     patch.setattr(Ingest, "needs", ())
     patch.setattr(Features, "needs", ())
     patch.setattr(run_folder, "SparkProvider", lambda *_: WITHOUT_SPARK)

@@ -35,7 +35,7 @@ def built_wheel(folder: Path, files: Iterable[str]) -> Path:
 
 
 def installed_wheel(folder: Path) -> Path:
-    """Programs of an environment with the wheel of this checkout, and the packages of the present environment."""
+    """Programs of an environment with the wheel of this checkout and the present packages."""
     files = [
         path.relative_to(ROOT)
         for name in PACKAGES

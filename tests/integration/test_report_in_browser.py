@@ -175,7 +175,7 @@ def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(
     assert len(seen.measured["images"]) == 17
     # The script draws a curve of each model, and says what is left at 90 %.
     assert seen.dom.count("<polyline") == 2
-    message = Page(re.sub(r"(?s)<(pre|style|script)\b.*?</\1>", "", seen.dom)).words
+    message = Page(re.sub(r"(?s)<(pre|style|script)\b.*?</\1>", "", seen.dom)).text
     assert f"hlf{LONG}: 10.0 % (8.00 to 13.0 %)" in message.replace(TIGHT, " ")
     assert f"boosted-trees{LONG}: < 2.00 %" in message.replace(TIGHT, " ")
     # No line ends between a number and its unit, but where text is to be copied.

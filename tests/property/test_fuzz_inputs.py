@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 
 def assert_none_failed(outcomes: list[Outcome]) -> None:
     failed = [
-        f"seed {outcome.seed}: {outcome.words}"
+        f"seed {outcome.seed}: {outcome.message}"
         for outcome in outcomes
         if outcome.verdict == "failed"
     ]
@@ -47,7 +47,7 @@ def test_spoiled_root_files_are_read_or_refused(tmp_path: Path, fault_seed: int)
 def test_a_spoiled_root_file_that_once_failed(tmp_path: Path) -> None:
     outcomes = fuzz(267714, 1, tmp_path, seconds=500)
     assert_none_failed(outcomes)
-    assert "DamagedFileError" in outcomes[0].words
+    assert "DamagedFileError" in outcomes[0].message
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ SHIPPED = [
 
 @st.composite
 def spoiled_configs(draw: st.DrawFn) -> str:
-    """A shipped config with one to three lines that are twice there, gone, cut or of an odd value."""
+    """A shipped config with one to three lines repeated, removed, cut or changed."""
     lines = draw(st.sampled_from(SHIPPED)).splitlines()
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(lines) - 1))
@@ -106,7 +106,7 @@ def test_spoiled_configs_are_loaded_or_refused(tmp_path: Path, text: str) -> Non
     with contextlib.suppress(ConfigError):
         assert isinstance(load_config(str(path)), Config)
         return
-    with pytest.raises(ConfigError, match=r"spoiled\.yaml") as raised:
+    with pytest.raises(ConfigError, match=r"spoiled\.yaml") as caught:
         load_config(str(path))
-    assert len(str(raised.value)) < 20_000
+    assert len(str(caught.value)) < 20_000
     assert not Path("pwned").exists()

@@ -54,7 +54,7 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
     assert [attributes for tag, attributes in page.tags if tag == "script"] == [["type", "id"], []]
     # Of title, note, samples, classes, models, algorithms, failed settings, files, checks, code,
     # packages, config ...
-    assert page.words.count(EVIL) > 40
+    assert page.text.count(EVIL) > 40
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def add_shifts(run: dict[str, Any]) -> None:
 
     def variation(shift: dict[str, float]) -> dict[str, Any]:
         efficiencies = {"QCD": shift, "top": shift}
-        points = [{"wanted": wanted, "efficiencies": efficiencies} for wanted in (0.9, 0.999)]
+        points = [{"wanted": share, "efficiencies": efficiencies} for share in (0.9, 0.999)]
         return {"accuracy": None, "auc": shift, "working_points": points}
 
     systematic = variation({"value": 0.5, "shift": -0.0123, "error": 0.001})
@@ -265,7 +265,7 @@ def test_the_text_and_tables_of_the_page_are_those_of_the_golden_file(
     html = render(versions, REPORT, tmp_path / "card", comparisons=comparisons)
 
     text_html = re.sub(r"(?s)<(style|script|table)\b.*?</\1>", "", html)
-    lines = [" ".join(line.split()) for line in Page(text_html).words.splitlines()]
+    lines = [" ".join(line.split()) for line in Page(text_html).text.splitlines()]
     for table in Page(html).tables:
         lines += ["---", *[" | ".join(row) for row in table]]
     lines.append("---")

@@ -55,7 +55,7 @@ def test_every_doubt_is_a_warning_on_the_page(tmp_path: Path) -> None:
             "train.epochs was 3."
         ),
     ]
-    page_text = page_of(versions, tmp_path).words
+    page_text = page_of(versions, tmp_path).text
     for sentence, start in zip(sentences, starts, strict=True):
         assert sentence.startswith(start)
         assert sentence in page_text

@@ -1,4 +1,4 @@
-"""Bundled QCD in slices of pT, each with its cross-section: they give the numbers of the whole sample."""
+"""Bundled QCD in slices of pT gives the numbers of the whole sample."""
 
 from __future__ import annotations
 
