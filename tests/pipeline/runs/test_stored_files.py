@@ -1,5 +1,4 @@
-"""Outputs on object storage: stages write there what they write to disk, whatever is killed or
-comes between."""
+"""Outputs on object storage: stages write there what they write to disk, also after a kill."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def here(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def use_server(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lead_to(server.url, monkeypatch)
     (tmp_path / "scratch").mkdir()
     without_spark(monkeypatch, tmp_path / "scratch")
@@ -63,29 +62,30 @@ class Site:
             self.arrive(f"{name}_0")
 
     def arrive(self, name: str) -> None:
-        """A file with events that no other has; its UUID, and so the splits, are the same every time."""
-        sample, number = name.split("_")
-        offset = 100 * NAMES.index(sample) + 1000 * int(number)
-        events = [
-            event_row(met=float(offset + n), electrons=[lepton(30.0 + n, 0.1, 0)])
-            for n in range(40)
-        ]
+        """Write a file with events of its own; its UUID, and so the splits, are always the same."""
+        sample, index = name.split("_")
+        offset = 100 * NAMES.index(sample) + 1000 * int(index)
+        events = []
+        for n in range(40):
+            electron = lepton(30.0 + n, 0.1, 0)
+            events.append(event_row(met=float(offset + n), electrons=[electron]))
         write_sample_file(self.folder / "data" / f"{name}.root", distinct(events))
 
     def config(self, name: str, storage: str | None = None, **changes: Any) -> Path:
         """A config with the run folder `name`."""
-        samples = [
-            {"name": name, "label": label, "files": [str(self.folder / "data" / f"{name}_*.root")]}
-            for label, name in enumerate(NAMES)
-        ]
+        samples = []
+        for label, sample in enumerate(NAMES):
+            files = [str(self.folder / "data" / f"{sample}_*.root")]
+            samples.append({"name": sample, "label": label, "files": files})
         document = {
             "run_dir": str(self.folder / name),
             "storage": storage,
             "samples": samples,
             "classes": CLASSES,
+            "features": {"feed_workers": 2},
         }
         path = self.folder / f"{name}.yaml"
-        path.write_text(write_yaml({**document, "features": {"feed_workers": 2}, **changes}))
+        path.write_text(write_yaml(document | changes))
         return path
 
     def objects(self) -> set[str]:
@@ -110,142 +110,159 @@ def current(config: Path, stage: str) -> Version:
 
 def contents(config: Path) -> dict[str, str]:
     """Digests of the content of all files of both stages."""
-    return {
-        f"{stage}/{file.path}": "" if file.path == "dataset.json" else file.content
-        for stage in STAGES
-        for file in current(config, stage).files
-    }
+    digests = {}
+    for stage in STAGES:
+        for file in current(config, stage).files:
+            # Its content names the run folder.
+            digest = "" if file.path == "dataset.json" else file.content
+            digests[f"{stage}/{file.path}"] = digest
+    return digests
 
 
-def named(config: Path) -> set[str]:
+def needed_objects(config: Path) -> set[str]:
     """Objects that the versions in use need: files, kernel outputs, and the claim of each stage."""
-    actual: set[str] = set()
     storage = load_config(str(config)).storage
+    objects: set[str] = set()
     for stage in STAGES:
         version = current(config, stage)
         files = [str(file.location(version.folder)) for file in version.files if file.lies_in]
-        kernels = version.manifest.counters.get("kernel_outputs", [])
-        files += [
-            f"{storage}/features/kernels/{e['lies_in']}/{Path(e['name']).stem}.arrow"
-            for e in kernels
-        ]
-        actual |= {path.removeprefix(f"{storage}/") for path in files} | {
-            f"{stage}/made-by-hep-pipeline"
-        }
-    return actual
+        for output in version.manifest.counters.get("kernel_outputs", []):
+            name = Path(output["name"]).with_suffix(".arrow")
+            files.append(f"{storage}/features/kernels/{output['lies_in']}/{name}")
+        objects |= {path.removeprefix(f"{storage}/") for path in files}
+        objects.add(f"{stage}/made-by-hep-pipeline")
+    return objects
 
 
-def test_the_same_dataset_as_on_disk(site: Site) -> None:
-    local, remote = site.config("local"), site.config("remote", site.storage)
-    for config in (local, remote):
-        run_stages(config, *STAGES)
-    assert contents(remote) == contents(local)
-    assert site.objects() == named(remote)
-    parquet = [path for path in contents(remote) if path.endswith((".parquet", ".npy"))]
-    assert {
-        f"{stage}/{file.path}"
-        for stage in STAGES
-        for file in current(remote, stage).files
-        if file.lies_in
-    } == set(parquet)
-    assert not [
-        *Path(site.folder / "remote").rglob("*.parquet"),
-        *(site.folder / "remote").rglob("*.arrow"),
-    ]
-    # Features do not become stale by the place of the events.
-    assert "features: up to date" in run_stages(site.config("remote"), "features")
-    for secret in ("AWS_", "aws_secret"):
-        assert secret not in (current(remote, "ingest").folder / "manifest.json").read_text()
+@pytest.fixture
+def remote(site: Site) -> Path:
+    """A config of the run folder `remote`, whose outputs go to the server."""
+    return site.config("remote", site.storage)
 
 
-def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: Site) -> None:
-    remote = site.config("remote", site.storage)
+def test_the_dataset_is_the_same_as_on_disk(site: Site, remote: Path) -> None:
+    local = site.config("local")
+
+    run_stages(local, *STAGES)
     run_stages(remote, *STAGES)
-    first = site.objects()
+
+    assert contents(remote) == contents(local)
+    assert site.objects() == needed_objects(remote)
+    for stage in STAGES:
+        for file in current(remote, stage).files:
+            assert bool(file.lies_in) == file.path.endswith((".parquet", ".npy"))
+    assert not [*(site.folder / "remote").rglob("*.parquet")]
+    assert not [*(site.folder / "remote").rglob("*.arrow")]
+    manifest_text = (current(remote, "ingest").folder / "manifest.json").read_text()
+    assert "aws_" not in manifest_text.lower()
+    # Features do not become stale by the location of the events.
+    assert "features: up to date" in run_stages(site.config("remote"), "features")
+
+
+def test_nights_reuse_parts_by_name(site: Site, remote: Path) -> None:
+    run_stages(remote, *STAGES)
+    first_objects = site.objects()
+
     for index in (1, 2):
         site.arrive(f"qcd_{index}")
-        stages = run_stages(remote, *STAGES)
-        assert "1 files read" in stages
-        assert f"kernels of {2 + index} of {3 + index} parts reused" in stages
-    assert {path for path in first if "/events/" in path} < site.objects()
-    site.server.files.pipe("bucket/elsewhere", b"mine")
-    site.server.files.pipe(f"{site.storage}/ingest/notes.txt", b"mine")
+        output = run_stages(remote, *STAGES)
+        assert "1 files read" in output
+        assert f"kernels of {2 + index} of {3 + index} parts reused" in output
+
+    assert {path for path in first_objects if "/events/" in path} < site.objects()
     assert verify(folder_of(remote)) == []
-    objects_before = site.objects()
-    would = clean(folder_of(remote), 1, dry_run=True)
-    assert site.objects() == objects_before
-    assert clean(folder_of(remote), 1) == would
-    assert site.objects() == named(remote) | {"ingest/notes.txt"}
-    assert clean(folder_of(remote), 1) == []
-    assert verify(folder_of(remote)) == []
-    assert "up to date" in run_stages(remote, *STAGES)
     local = site.config("local")
     run_stages(local, *STAGES)
     assert contents(remote) == contents(local)
-    # Without the file, its parts go with the next version.
+
+
+def test_clean_removes_objects_that_no_version_in_use_needs(site: Site, remote: Path) -> None:
+    run_stages(remote, *STAGES)
+    site.arrive("qcd_1")
+    run_stages(remote, *STAGES)
+    site.server.files.pipe("bucket/elsewhere", b"mine")
+    site.server.files.pipe(f"{site.storage}/ingest/notes.txt", b"mine")
+    objects = site.objects()
+
+    planned = clean(folder_of(remote), 1, dry_run=True)
+    assert site.objects() == objects
+
+    assert clean(folder_of(remote), 1) == planned
+    assert site.objects() == needed_objects(remote) | {"ingest/notes.txt"}
+    assert clean(folder_of(remote), 1) == []
+    assert verify(folder_of(remote)) == []
+    assert "up to date" in run_stages(remote, *STAGES)
+
+
+def test_parts_of_a_removed_file_go_with_the_next_version(site: Site, remote: Path) -> None:
+    site.arrive("qcd_1")
+    run_stages(remote, *STAGES)
     (site.folder / "data" / "qcd_1.root").unlink()
+
     run_stages(remote, *STAGES)
     clean(folder_of(remote), 1)
-    assert site.objects() == named(remote) | {"ingest/notes.txt"}
-    assert current(remote, "ingest").name not in {
-        file.lies_in[-13:] for file in current(remote, "ingest").files
-    }
-    site.arrive("qcd_3")
-    run_stages(remote, *STAGES)
-    clean(folder_of(remote), 1)
+
+    assert site.objects() == needed_objects(remote)
+    # All parts that remain lie in the first version.
+    version = current(remote, "ingest")
+    assert not any(file.lies_in.endswith(version.name) for file in version.files)
+
     run_stages(remote, *STAGES, force=True)
     clean(folder_of(remote), 1)
-    assert site.objects() == named(remote) | {"ingest/notes.txt"}
+    assert site.objects() == needed_objects(remote)
 
 
-def test_objects_that_a_server_keeps_end_the_removal(site: Site) -> None:
-    remote = site.config("remote", site.storage)
+def test_objects_that_a_server_does_not_remove_end_the_removal(site: Site, remote: Path) -> None:
     run_stages(remote, "ingest")
     run_stages(remote, "ingest", force=True)
-    objects_before = site.objects()
+    objects = site.objects()
 
-    async def refused(*_: object, **__: object) -> list[str]:
+    async def ignore_removal(*_: object, **__: object) -> list[str]:
         # s3fs does not read the answer, which has "AccessDenied" for each object.
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("s3fs.S3FileSystem._bulk_delete", refused)
+        patch.setattr("s3fs.S3FileSystem._bulk_delete", ignore_removal)
         with pytest.raises(RefusedFileError, match=r"cannot be removed.*s3:DeleteObject"):
             clean(folder_of(remote), 1)
-    assert site.objects() == objects_before
+    assert site.objects() == objects
+
     clean(folder_of(remote), 1)
     run_stages(remote, *STAGES, force=True)
     clean(folder_of(remote), 1)
-    assert site.objects() == named(remote)
+    assert site.objects() == needed_objects(remote)
 
 
-def test_lost_and_changed_objects_are_seen(site: Site) -> None:
-    remote = site.config("remote", site.storage)
+def test_lost_and_changed_objects_are_noticed(site: Site, remote: Path) -> None:
     run_stages(remote, *STAGES)
     expected = contents(remote)
     lost, changed = sorted(path for path in site.objects() if path.endswith(".parquet"))[:2]
-    site.server.files.rm(f"{site.storage}/{lost}")
-    complete = site.server.files.cat(f"{site.storage}/{changed}")
-    site.server.files.pipe(f"{site.storage}/{changed}", complete[:-9] + b"x" + complete[-8:])
-    assert verify(folder_of(remote)) == [f"{site.storage}/{path}" for path in (lost, changed)]
-    stages = run_stages(remote, "features")
+    files = site.server.files
+    files.rm(f"{site.storage}/{lost}")
+    file_bytes = files.cat(f"{site.storage}/{changed}")
+    files.pipe(f"{site.storage}/{changed}", file_bytes[:-9] + b"x" + file_bytes[-8:])
+
+    damaged = verify(folder_of(remote))
+    output = run_stages(remote, "features")
+
+    assert damaged == [f"{site.storage}/{lost}", f"{site.storage}/{changed}"]
     reasons = [f"output is gone or damaged: {path.split('/', 2)[2]}" for path in (lost, changed)]
-    assert f"features: {'; '.join(reasons)}\n" in stages
+    assert f"features: {'; '.join(reasons)}\n" in output
+
     run_stages(remote, *STAGES, force=True)
     assert contents(remote) == expected
     assert verify(folder_of(remote)) == []
 
 
-def test_another_run_folder_is_refused_before_it_writes(site: Site) -> None:
-    run_stages(site.config("remote", site.storage), "ingest")
-    objects_before = site.objects()
-    second = site.config("other", site.storage)
-    with pytest.raises(
-        StorageInUseError,
-        match=rf"{site.storage}/ingest holds 0001.*which this run folder does not know",
-    ):
-        run_stages(second, "ingest")
-    assert site.objects() == objects_before
+def test_another_run_folder_is_refused_before_it_writes(site: Site, remote: Path) -> None:
+    run_stages(remote, "ingest")
+    objects = site.objects()
+
+    message = rf"{site.storage}/ingest holds 0001.*which this run folder does not know"
+    with pytest.raises(StorageInUseError, match=message):
+        run_stages(site.config("other", site.storage), "ingest")
+
+    assert site.objects() == objects
     assert not list((site.folder / "other" / "ingest").glob("0*"))
 
 
@@ -253,61 +270,61 @@ def test_the_second_of_two_first_writers_loses_the_conditional_request(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They begin at once, and neither sees the other in a list."""
-    first, two = (
-        StageStore(site.folder / name, "ingest", storage=as_path(site.storage))
-        for name in ("one", "two")
-    )
+    storage = as_path(site.storage)
+    first = StageStore(site.folder / "one", "ingest", storage=storage)
+    second = StageStore(site.folder / "two", "ingest", storage=storage)
     monkeypatch.setattr("pipeline.runs.object_store.ObjectStore._owner", lambda _: "")
     monkeypatch.setattr("pipeline.runs.object_store.ObjectStore.sizes", lambda _: {})
-    folder, second = first.next_folder("a" * 8), two.next_folder("b" * 8)
-    first.create(folder)
-    (first.data_folder(folder) / "events" / "a.parquet").write_bytes(b"one")
+    first_folder, second_folder = first.next_folder("a" * 8), second.next_folder("b" * 8)
+
+    first.create(first_folder)
+    (first.data_folder(first_folder) / "events" / "a.parquet").write_bytes(b"one")
     with pytest.raises(StorageInUseError, match="another run with the same `storage` was faster"):
-        two.create(second)
-    two.discard(second)
-    version = first.commit(folder, example_manifest("ingest"))
+        second.create(second_folder)
+    second.discard(second_folder)
+    version = first.commit(first_folder, example_manifest("ingest"))
+
     assert list((site.folder / "two" / "ingest").glob("0*")) == []
     assert site.objects() == {
         "ingest/made-by-hep-pipeline",
-        f"ingest/{folder.name}/events/a.parquet",
+        f"ingest/{first_folder.name}/events/a.parquet",
     }
     assert [file.path for file in version.files] == ["events/a.parquet"]
 
 
-def test_an_older_copy_of_the_run_folder_is_another_writer(site: Site) -> None:
-    remote, copied = site.config("remote", site.storage), site.config("copied", site.storage)
+def test_an_older_copy_of_the_run_folder_is_another_writer(site: Site, remote: Path) -> None:
+    copied = site.config("copied", site.storage)
     run_stages(remote, "ingest")
     shutil.copytree(site.folder / "remote", site.folder / "copied")
     run_stages(remote, "ingest", force=True)
-    objects_before = site.objects()
+    objects = site.objects()
+
     with pytest.raises(StorageInUseError, match="another run folder writes there"):
         run_stages(copied, "ingest", force=True)
     clean(folder_of(copied), 1)
-    assert site.objects() == objects_before
+
+    assert site.objects() == objects
     assert verify(folder_of(remote)) == []
 
 
 @pytest.mark.minutes
 def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes(
-    site: Site,
+    site: Site, remote: Path
 ) -> None:
-    expected, remote = site.config("local"), site.config("remote", site.storage)
-    run_stages(expected, *STAGES)
-    random = np.random.default_rng(20)
+    local = site.config("local")
+    run_stages(local, *STAGES)
+    rng = np.random.default_rng(20)
+    program = Path(__file__).parents[2] / "helpers" / "stages_in_process.py"
     child = subprocess.Popen(
-        [
-            sys.executable,
-            str(Path(__file__).parents[2] / "helpers" / "stages_in_process.py"),
-            str(remote),
-            str(site.folder),
-        ],
+        [sys.executable, str(program), str(remote), str(site.folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
-    def ran(stage: str, request: int) -> list[str]:
+    def run_killed_at(stage: str, request: int) -> list[str]:
+        """Run a stage that is killed at a request; -1: at none. Returns how it ended."""
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdin.write(f"{stage} {request}\n")
@@ -315,48 +332,44 @@ def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes
         return child.stdout.readline().split()
 
     for stage in STAGES:
-        # As many requests as an undisturbed run has; the next ones make the version again.
-        word, index = ran(stage, -1)
-        assert word == "done"
+        outcome, num_requests = run_killed_at(stage, -1)
+        assert outcome == "done"
         store = folder_of(remote).store(stage)
-        for request in random.choice(int(index), size=3, replace=False).tolist():
-            current_before = store.current()
-            assert ran(stage, request) == ["ended", "-9"]
-            assert store.current() == current_before
+        for request in rng.choice(int(num_requests), size=3, replace=False).tolist():
+            version = store.current()
+            assert run_killed_at(stage, request) == ["ended", "-9"]
+            assert store.current() == version
             assert verify(folder_of(remote)) == []
-        assert ran(stage, -1)[0] == "done"
+        assert run_killed_at(stage, -1)[0] == "done"
     child.communicate(timeout=60)
-    assert contents(remote) == contents(expected)
+    assert contents(remote) == contents(local)
     clean(folder_of(remote), 1)
-    assert site.objects() == named(remote)
+    assert site.objects() == needed_objects(remote)
 
 
-def test_a_missing_bucket_and_refused_access_say_so(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_bucket_is_named(site: Site) -> None:
     with pytest.raises(RefusedFileError, match=r"s3://nobucket/x/ingest: .*bucket does not exist"):
         run_stages(site.config("remote", "s3://nobucket/x"), "ingest")
 
+
+def test_refused_access_is_named(site: Site, remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object, **__: object) -> None:
         raise PermissionError("Access Denied")
 
     monkeypatch.setattr("s3fs.S3FileSystem._call_s3", refuse)
     forget_connections()
+
     with pytest.raises(RefusedFileError, match=rf"{site.storage}/ingest: the server refuses"):
-        run_stages(site.config("remote", site.storage), "ingest")
+        run_stages(remote, "ingest")
+
     assert not list((site.folder / "remote" / "ingest").glob("0*"))
 
 
 @pytest.mark.parametrize(
-    "storage",
-    [
-        "s3://bucket",
-        "s3://key:hush@bucket/x",
-        "s3://bucket/a*",
-        "s3://bucket/../x",
-    ],
+    "storage", ["s3://bucket", "s3://key:hush@bucket/x", "s3://bucket/a*", "s3://bucket/../x"]
 )
 def test_other_addresses_than_a_prefix_of_a_bucket_are_refused(site: Site, storage: str) -> None:
-    with pytest.raises(ConfigError, match=r"storage: .*write s3://bucket/prefix") as raised:
+    with pytest.raises(ConfigError, match=r"storage: .*write s3://bucket/prefix") as caught:
         load_config(str(site.config("remote", storage)))
-    assert "hush" not in str(raised.value)
+
+    assert "hush" not in str(caught.value)
