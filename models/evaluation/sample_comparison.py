@@ -145,7 +145,7 @@ def _split_samples(
     """Divide each class of the tested sample at random: one half for the test, one to train on.
 
     The other training gets as many random events of the class from the other sample. If it has
-    fewer, both trainings have so many.
+    fewer, both trainings have that number.
     """
     split = _SplitSamples([], [], [])
     orders = [rng.permutation(len(events.features)) for events in tested]

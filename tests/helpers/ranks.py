@@ -40,5 +40,5 @@ def wait_until(condition: Callable[[], bool], *, label: str, seconds: float = 12
         ended = time.monotonic()
         if ended > deadline:
             raise AssertionError(f"after {seconds} s still not: {label}")
-        # A look at all processes takes long, and the awaited ones need the core.
+        # Listing all processes takes long, and the awaited ones need the core.
         time.sleep(max(0.01, 3 * (ended - started)))

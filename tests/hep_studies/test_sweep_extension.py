@@ -1,4 +1,4 @@
-"""Sweeps are extended until each best value is inside, with at most so many values a side."""
+"""Sweeps are extended until each best value is inside, with at most `extend` values a side."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_value_is_added_beyond_the_edge_by_the_ratio_of_the_last_two(
     assert extended == ({METHOD: {RATE: added}} if added else {})
 
 
-def test_at_most_so_many_values_are_added_to_a_side() -> None:
+def test_a_side_gets_no_more_values_than_asked_for() -> None:
     study = swept_study([0.01, 0.03])
     added: dict[str, dict[str, list[Any]]] = {}
     for _ in range(5):

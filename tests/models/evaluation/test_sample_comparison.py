@@ -66,7 +66,7 @@ def test_a_network_loses_what_the_second_sample_teaches_wrongly() -> None:
 
 @pytest.mark.slow
 def test_networks_are_tested_on_events_that_they_were_not_trained_on() -> None:
-    # With so many features of noise, a network remembers its training events.
+    # With this many features of noise, a network remembers its training events.
     sample = [normal_events(num, num, num_features=40) for num in (300, 200)]
     second_sample = [normal_events(num, num, num_features=40) for num in (310, 150)]
 
