@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -129,12 +130,15 @@ def diverged(run: RunResult, _: RunResult) -> float:
     return float(losses[-1] >= _LIKE_A_GUESS * guess_loss)
 
 
-def temporal_efficiency(run: RunResult, reference: RunResult) -> float:
-    """Return the area below a run's validation accuracy against time, over that of the reference.
+def temporal_efficiency(
+    run: RunResult, reference: RunResult, accuracy: str = "val_accuracy"
+) -> float:
+    """Return the area below a run's accuracy against time, over that of the reference.
 
     This is Hermans 2017, E3.4; it is above 1 for a run that is better than the reference. Both
     areas end with the shorter run. Accuracies are 0 at the start, and interpolated between the ends
-    of epochs. NaN if one of the runs diverged.
+    of epochs. NaN if one of the runs diverged. `accuracy`: name of its curve; Hermans has that of
+    the training.
 
     Examples:
         >>> def run(seconds: float) -> RunResult:
@@ -152,7 +156,7 @@ def temporal_efficiency(run: RunResult, reference: RunResult) -> float:
     grid = np.linspace(0, last_time, _SAMPLED_TIMES)
     times = np.unique(np.concatenate([grid, run_times, reference_times]))
     times = times[times <= last_time]
-    return _area_below_accuracy(run, times) / _area_below_accuracy(reference, times)
+    return _area_below(run, accuracy, times) / _area_below(reference, accuracy, times)
 
 
 def _epoch_times(run: RunResult) -> NDArray[np.float64]:
@@ -160,18 +164,18 @@ def _epoch_times(run: RunResult) -> NDArray[np.float64]:
     return np.cumsum([0.0, *run.curves["seconds"]])
 
 
-def _area_below_accuracy(run: RunResult, times: NDArray[np.float64]) -> float:
-    """Return the integral of the validation accuracy over times (num_times,), ascending [s]."""
-    accuracies = [0.0, *run.curves["val_accuracy"]]
+def _area_below(run: RunResult, accuracy: str, times: NDArray[np.float64]) -> float:
+    """Return the integral of an accuracy over times (num_times,), ascending [s]."""
+    accuracies = [0.0, *run.curves[accuracy]]
     return float(np.trapezoid(np.interp(times, _epoch_times(run), accuracies), times))
 
 
-def _mean_val_accuracy(run: RunResult, _: RunResult) -> float:
-    """Return the mean over a run's time of its validation accuracy; NaN if it diverged."""
+def _mean_accuracy(run: RunResult, _: RunResult, accuracy: str) -> float:
+    """Return the mean over a run's time of one of its accuracies; NaN if it diverged."""
     if not run.curves:
         return math.nan
     times = _epoch_times(run)
-    return _area_below_accuracy(run, times) / float(times[-1])
+    return _area_below(run, accuracy, times) / float(times[-1])
 
 
 def _seconds_to(accuracy: float) -> ComputeMeasure:
@@ -222,7 +226,7 @@ _MEASURES: Final[dict[str, Measure]] = {
     ),
     "mean_val_accuracy": Measure(
         "validation accuracy, mean over the time of the run",
-        _mean_val_accuracy,
+        partial(_mean_accuracy, accuracy="val_accuracy"),
         "mean_val_accuracy",
         **_SHARE,
     ),
@@ -250,6 +254,19 @@ _MEASURES: Final[dict[str, Measure]] = {
     ),
     "seconds": Measure("time of the run [s]", _of_curve("seconds", np.sum), **_TIME),
     "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, relative_to="single_worker", **_RATE),
+    "mean_train_accuracy": Measure(
+        "training accuracy, mean over the time of the run",
+        partial(_mean_accuracy, accuracy="train_accuracy"),
+        "mean_train_accuracy",
+        **_SHARE,
+    ),
+    "temporal_efficiency_in_training": Measure(
+        "temporal efficiency against the reference, of the training accuracy",
+        partial(temporal_efficiency, accuracy="train_accuracy"),
+        "mean_train_accuracy",
+        "reference",
+        **{**_RATE, "depends_on_learning": True},
+    ),
     "temporal_efficiency": Measure(
         "temporal efficiency against the reference",
         temporal_efficiency,
