@@ -103,17 +103,17 @@ def footer_digest(path: Path) -> str:
     return xxhash.xxh3_128_hexdigest(tail)
 
 
-def with_seal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the content of a JSON file, with a digest of the content under the key `seal`."""
-    return {**content, SEAL: seal_of(content)}
+def with_seal(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a JSON document, with a digest of its content under the key `seal`."""
+    return {**document, SEAL: seal_of(document)}
 
 
-def seal_of(content: Mapping[str, Any]) -> str:
-    """Digest of the content of a JSON file, without its seal."""
-    unsealed = {name: value for name, value in content.items() if name != SEAL}
+def seal_of(document: Mapping[str, Any]) -> str:
+    """Return the digest of a JSON document without its seal."""
+    unsealed = {name: value for name, value in document.items() if name != SEAL}
     return xxhash.xxh3_128_hexdigest(json.dumps(unsealed, sort_keys=True).encode())
 
 
-def has_seal(content: Any) -> bool:
-    """Whether the content of a JSON file has the seal that `with_seal` gives it."""
-    return isinstance(content, dict) and content.get(SEAL) == seal_of(content)
+def has_seal(document: Any) -> bool:
+    """Return whether a JSON document has the seal that `with_seal` gives it."""
+    return isinstance(document, dict) and document.get(SEAL) == seal_of(document)

@@ -179,10 +179,11 @@ def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
     return Pairs(np.minimum(first, second), np.maximum(first, second))
 
 
-def _has_same_direction(events: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
+def _has_same_direction(events: NDArray[Any], other_events: NDArray[Any]) -> NDArray[np.bool_]:
     """(num_pairs,) whether eta and phi of two events each differ by less than `_SAME_DIRECTION`."""
-    delta_eta = np.abs(events["eta"] - others["eta"])
-    azimuth, other_azimuth = events["phi"].astype(np.float64), others["phi"].astype(np.float64)
+    delta_eta = np.abs(events["eta"] - other_events["eta"])
+    azimuth = events["phi"].astype(np.float64)
+    other_azimuth = other_events["phi"].astype(np.float64)
     # Azimuths are periodic: the smaller of both arcs between them is the difference.
     arc = np.abs(azimuth - other_azimuth) % (2 * np.pi)
     delta_phi = np.minimum(arc, 2 * np.pi - arc)
