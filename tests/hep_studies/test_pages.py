@@ -113,6 +113,8 @@ def test_the_page_has_the_figures_and_the_checks_in_milliseconds() -> None:
     page = render(replace(result, checks=[example_check("ar-sgd", 2.5e-3, 2e-3)]), folder="figures")
 
     assert "![A figure](figures/fig_1.png)\n\nA figure." in page
+    # A table needs an empty line above.
+    assert "\n\n||sleeps [ms]|" in page
     assert "|AR-SGD|1|2|2.5|2|+0.5|" in page
 
 
