@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from command_line import invoke
 from minimal_configs import write_config
 from published_by_hand import publish_features
 
-from features.dataset import FeatureDataset
 from hep_studies.run_result import evaluate_on_test
 from hep_studies.study_result import PACKED_FILE, Cell, StudyResult, read_study_result
 from pipeline.configuration.yaml_text import write_yaml
@@ -24,8 +22,22 @@ from training.launching.rank import RunSpec
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
 
-SLOW = {"tau": 3, "beta": 0.6, "exact_average": False}
-BEST = {"protocol": "each at its best"}
+NUM_TRAIN_EVENTS, NUM_TEST_EVENTS = 96, 60
+SLOWMO = {"tau": 3, "beta": 0.6, "exact_average": False}
+RATES = [0.003, 0.01]
+METHODS: dict[str, Any] = {
+    "ar-sgd": {"train": {"algorithm": {"name": "ar-sgd"}}},
+    "sgd": {"train": {"algorithm": {"name": "sgd"}, "workers": 1}},
+    "swarm": {"train": {"algorithm": {"name": "swarm-sgd"}}},
+    "slow": {"train": {"algorithm": {"name": "swarm-sgd"}, "slowmo": SLOWMO}},
+}
+CLAIM = {
+    "says": "It is faster.",
+    "better": "swarm",
+    "control": "ar-sgd",
+    "measure": "seconds",
+    "protocol": "each at its best",
+}
 STUDY: dict[str, Any] = {
     "title": "A small study",
     "source": "Somebody 2020",
@@ -33,25 +45,12 @@ STUDY: dict[str, Any] = {
     "minutes": 1,
     "cluster": {"step_seconds": 1.0e-3, "event_seconds": 0.0},
     "train": {"workers": 2, "batch_size": 8, "epochs": 3},
-    "methods": {
-        "ar-sgd": {"train": {"algorithm": {"name": "ar-sgd"}}},
-        "sgd": {"train": {"algorithm": {"name": "sgd"}, "workers": 1}},
-        "swarm": {"train": {"algorithm": {"name": "swarm-sgd"}}},
-        "slow": {"train": {"algorithm": {"name": "swarm-sgd"}, "slowmo": SLOW}},
-    },
-    "vary": {"train.learning_rate": [0.003, 0.01]},
+    "methods": METHODS,
+    "vary": {"train.learning_rate": RATES},
     "best_of": ["train.learning_rate"],
     "reference": "ar-sgd",
     "seeds": 2,
-    "claims": [
-        {
-            "says": "It is faster.",
-            "better": "swarm",
-            "control": "ar-sgd",
-            "measure": "seconds",
-            **BEST,
-        }
-    ],
+    "claims": [CLAIM],
     "tables": [
         {
             "title": "Accuracy",
@@ -67,169 +66,198 @@ STUDY: dict[str, Any] = {
 }
 
 
-class Compared:
+class SmallStudy:
+    """The study on published features, and a config."""
+
     def __init__(self, folder: Path) -> None:
         self.run_dir = folder / "run"
-        rows = {"train": [24] * 4, "val": [30], "test": [60]}
-        self.dataset: FeatureDataset = publish_features(
-            self.run_dir, rows=rows, separation=0.6, max_particles=5
-        )
-        self.config = write_config(
-            folder, run_dir=str(self.run_dir), model={"hlf": {"hidden": [10]}}
-        )
+        rows = {"train": [24] * 4, "val": [30], "test": [NUM_TEST_EVENTS]}
+        publish_features(self.run_dir, rows=rows, separation=0.6, max_particles=5)
+        model = {"hlf": {"hidden": [10]}}
+        self.config = write_config(folder, run_dir=str(self.run_dir), model=model)
         self.study = folder / "small.yaml"
         self.study.write_text(write_yaml(STUDY))
+        self.docs = folder / "docs"
         self.folder = self.run_dir / "compare" / "small"
-        self.first = self.again("--publish", folder / "docs")
 
-    def again(self, *arguments: str | Path) -> Any:
+    def compare(self, *arguments: str | Path) -> str:
+        """Run the study; returns the printed lines."""
         with pytest.MonkeyPatch.context() as patch:
-            # Processes take seconds to start; `test_run_in_simulator` does it.
+            # Processes take seconds to start; `test_run_in_simulator` starts them.
             patch.setattr(
                 "hep_studies.run_in_simulator.ProcessPoolExecutor",
                 lambda *_: ThreadPoolExecutor(1),
             )
             # As of a clean commit: only such code publishes.
             patch.setattr("hep_studies.compare.code_version", lambda: "commit 1")
-            return invoke("compare", "--study", self.study, "--config", self.config, *arguments)
+            options = ("--study", self.study, "--config", self.config)
+            result = invoke("compare", *options, *arguments)
+        assert result.exit_code == 0, result.stderr
+        return str(result.stderr)
 
     def result(self) -> StudyResult:
         return read_study_result(self.folder / "result.json")
 
+    def change_times(self) -> dict[Path, int]:
+        """The results of the runs with their times of change."""
+        results = self.folder.glob("runs/*/*/result.json")
+        return {path: path.stat().st_mtime_ns for path in results}
+
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
-    created = Compared(tmp_path_factory.mktemp("compared"))
-    assert created.first.exit_code == 0, created.first.stderr
-    return created
+def study(tmp_path_factory: pytest.TempPathFactory) -> SmallStudy:
+    return SmallStudy(tmp_path_factory.mktemp("compared"))
+
+
+@pytest.fixture(scope="module")
+def output(study: SmallStudy) -> str:
+    """The printed lines of the first comparison, which is published."""
+    return study.compare("--publish", study.docs)
 
 
 def test_every_method_is_simulated_at_every_rate_with_every_seed_on_the_same_events(
-    compared: Compared,
+    study: SmallStudy, output: str
 ) -> None:
-    runs = compared.result().runs
-    first = {
-        (run.method, run.values["train.learning_rate"], run.seed): run.curves["train_loss"][0]
-        for run in runs
+    first_losses = {}
+    for run in study.result().runs:
+        key = (run.method, run.values["train.learning_rate"], run.seed)
+        first_losses[key] = run.curves["train_loss"][0]
+        assert run.numbers["samples"] == NUM_TRAIN_EVENTS * 3
+
+    assert first_losses.keys() == {
+        (method, rate, seed) for method in METHODS for rate in RATES for seed in (1, 2)
     }
-    assert first.keys() == {
-        (name, rate, seed) for name in STUDY["methods"] for rate in (0.003, 0.01) for seed in (1, 2)
-    }
-    # Four methods, two rates, two seeds.
-    assert "compare: small: 16 run(s)" in compared.first.stderr
-    assert {run.numbers["samples"] for run in runs} == {96 * 3}
-    # With the same weights and the same events, the training loss of the first steps is nearly the
-    # same.
-    assert first["ar-sgd", 0.003, 1] == pytest.approx(first["swarm", 0.003, 1], rel=0.2)
-    assert first["ar-sgd", 0.003, 1] != first["ar-sgd", 0.003, 2]
+    assert "compare: small: 16 run(s)" in output
+    # With equal weights and events, the training losses of the first steps are nearly equal.
+    loss = first_losses["ar-sgd", 0.003, 1]
+    assert loss == pytest.approx(first_losses["swarm", 0.003, 1], rel=0.2)
+    assert loss != first_losses["ar-sgd", 0.003, 2]
 
 
-def test_the_simulator_is_checked_on_this_machine(compared: Compared) -> None:
-    result = compared.result()
-    assert {(check.method, check.workers) for check in result.checks} >= {
-        ("ar-sgd", 2),
-        ("swarm", 2),
-    }
-    assert all(check.measured > 0 and check.simulated > 0 for check in result.checks)
-    assert len(list(compared.folder.glob("timing/times-*.json"))) == 1
+@pytest.mark.usefixtures("output")
+def test_the_simulator_is_checked_on_this_machine(study: SmallStudy) -> None:
+    checks = study.result().checks
+
+    assert {(check.method, check.workers) for check in checks} >= {("ar-sgd", 2), ("swarm", 2)}
+    for check in checks:
+        assert check.measured > 0
+        assert check.simulated > 0
+    assert len(list(study.folder.glob("timing/times-*.json"))) == 1
 
 
-def test_the_page_and_its_figures_are_there_and_published(compared: Compared) -> None:
-    page = (compared.folder / "page.md").read_text()
-    links = re.findall(r"\]\((figures/[^)]+)\)", page)
-    assert len(links) == 2
-    assert all((compared.folder / link).exists() for link in links)
-    assert (
-        "python -m pipeline compare --study small.yaml --form small --config config.yaml`" in page
-    )
+@pytest.mark.usefixtures("output")
+def test_the_page_shows_figures_claims_and_its_command(study: SmallStudy) -> None:
+    page = (study.folder / "page.md").read_text()
+
+    figures = re.findall(r"\]\((figures/[^)]+)\)", page)
+    assert [(study.folder / figure).exists() for figure in figures] == [True, True]
+    command = "python -m pipeline compare --study small.yaml --form small --config config.yaml`"
+    assert command in page
     assert "|It is faster.||time of the run [s], best|SwarmSGD against AR-SGD: x" in page
-    assert "60 test events, which count as N = " in page
-    # For the report of the run.
-    table, result = json.loads((compared.folder / "table.json").read_text()), compared.result()
-    assert (table["title"], table["heads"]) == ("A small study", ["Method", "test accuracy"])
+    assert f"{NUM_TEST_EVENTS} test events, which count as N = " in page
+
+
+@pytest.mark.usefixtures("output")
+def test_the_table_for_the_report_has_a_row_for_each_method_and_rate(study: SmallStudy) -> None:
+    table = json.loads((study.folder / "table.json").read_text())
+    result = study.result()
+
+    assert table["title"] == "A small study"
+    assert table["heads"] == ["Method", "test accuracy"]
     assert [row[0] for row in table["rows"]] == [result.title(cell) for cell in result.cells()]
-    assert all(re.fullmatch(r"\d+\.\d+ % .*", row[1]) for row in table["rows"])
-    published = compared.run_dir.parent / "docs" / "small.md"
+    for _, accuracy in table["rows"]:
+        assert re.fullmatch(r"\d+\.\d+ % .*", accuracy)
+
+
+def test_the_published_page_is_that_of_the_run_with_its_figures_and_results(
+    study: SmallStudy, output: str
+) -> None:
+    page = (study.folder / "page.md").read_text()
+    published = study.docs / "small.md"
+
     assert published.read_text() == page.replace("](figures/", "](small/")
-    assert (published.parent / "small" / "fig_1.png").exists()
-    assert read_study_result(published.parent / "small" / PACKED_FILE) == compared.result()
-    assert f"study: {published}" in compared.first.stderr
+    assert (study.docs / "small" / "fig_1.png").exists()
+    assert read_study_result(study.docs / "small" / PACKED_FILE) == study.result()
+    assert f"study: {published}" in output
 
 
-def test_the_same_command_draws_again_from_the_json_alone(compared: Compared) -> None:
-    retained = compared.folder.with_name("kept")
-    shutil.copytree(compared.folder, retained)
+@pytest.mark.usefixtures("output")
+def test_a_finished_study_is_redrawn_from_its_json_alone(study: SmallStudy) -> None:
+    copy = shutil.copytree(study.folder, study.folder.with_name("copy"))
     try:
-        bytes_before = (compared.folder / "result.json").read_bytes()
-        shutil.rmtree(compared.folder / "runs")
-        shutil.rmtree(compared.folder / "figures")
-        result = compared.again("--set", 'compare.title="Another title"')
-        assert result.exit_code == 0, result.stderr
-        assert "all runs are done; redrawing" in result.stderr
-        assert (compared.folder / "result.json").read_bytes() == bytes_before
-        assert (compared.folder / "page.md").read_text().startswith("# Another title\n")
-        assert len(list((compared.folder / "figures").glob("*.pdf"))) == 2
-        assert not (compared.folder / "runs").exists()
+        result_bytes = (study.folder / "result.json").read_bytes()
+        shutil.rmtree(study.folder / "runs")
+        shutil.rmtree(study.folder / "figures")
+
+        redrawn = study.compare("--set", 'compare.title="Another title"')
+
+        assert "all runs are done; redrawing" in redrawn
+        assert (study.folder / "result.json").read_bytes() == result_bytes
+        assert (study.folder / "page.md").read_text().startswith("# Another title\n")
+        assert len(list((study.folder / "figures").glob("*.pdf"))) == 2
+        assert not (study.folder / "runs").exists()
     finally:
-        shutil.rmtree(compared.folder)
-        retained.rename(compared.folder)
+        shutil.rmtree(study.folder)
+        copy.rename(study.folder)
 
 
-def written(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/result.json")}
+@pytest.mark.usefixtures("output")
+def test_more_seeds_run_only_the_new_runs(study: SmallStudy) -> None:
+    times_before = study.change_times()
 
+    extended = study.compare("--set", "compare.seeds=3")
 
-def test_more_seeds_run_only_what_is_new(compared: Compared) -> None:
-    written_before, done = written(compared.folder), compared.again("--set", "compare.seeds=3")
-    assert done.exit_code == 0, done.stderr
-    assert "compare: small: 24 run(s), 16 done before" in done.stderr
-    assert written_before.items() <= written(compared.folder).items()
-    assert sorted({run.seed for run in compared.result().runs}) == [1, 2, 3]
+    assert "compare: small: 24 run(s), 16 done before" in extended
+    assert times_before.items() <= study.change_times().items()
+    assert {run.seed for run in study.result().runs} == {1, 2, 3}
 
 
 @pytest.mark.minutes
+@pytest.mark.usefixtures("output")
 def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(
-    compared: Compared,
+    study: SmallStudy,
 ) -> None:
-    page = (compared.folder / "page.md").read_bytes()
-    completed = compared.again("--form", "full")
-    assert completed.exit_code == 0, completed.stderr
-    assert "compare: train with 2 worker(s): 6 run(s)" in completed.stderr
-    # It replaced that of the simulation.
-    assert (compared.folder / "page.md").read_bytes() == page
-    compared = copy(compared)
-    compared.folder = compared.run_dir / "compare" / "small-full-mpi"
-    result = compared.result()
-    assert (result.form, result.is_simulated, result.checks) == ("full", False, [])
-    run = next(run for run in result.runs if (run.method, run.seed) == ("slow", 2))
-    (folder,) = (path.parent for path in compared.folder.glob("runs/slow/seed-2-*/model"))
-    assert not list(compared.folder.glob("runs/**/checkpoints"))
-    spec = RunSpec.load(folder / "run.json")
+    page_of_simulation = (study.folder / "page.md").read_bytes()
+    mpi_folder = study.run_dir / "compare" / "small-full-mpi"
+
+    full_output = study.compare("--form", "full")
+
+    assert "compare: train with 2 worker(s): 6 run(s)" in full_output
+    assert (study.folder / "page.md").read_bytes() == page_of_simulation
+    result = read_study_result(mpi_folder / "result.json")
+    assert result.form == "full"
+    assert not result.is_simulated
+    assert result.checks == []
+    assert not list(mpi_folder.glob("runs/**/checkpoints"))
+
+    run = next(run for run in result.runs if run.method == "slow" and run.seed == 2)
+    (model,) = mpi_folder.glob("runs/slow/seed-2-*/model")
+    spec = RunSpec.load(model.parent / "run.json")
     workload = spec.workload.open()
-    assert run.counts == evaluate_on_test(workload, workload.load(folder / "model"), spec.train)[0]
-    assert run.counts.num_events == 60
-    assert result.weights.tolist() == workload.rows("test", spec.train).rows.weights.tolist()
-    weighted = result.weights[run.counts.is_correct].sum() / result.weights.sum()
-    assert result.numbers(Cell("slow"), "test_accuracy")[2] == pytest.approx(weighted, rel=1e-6)
+    counts, _ = evaluate_on_test(workload, workload.load(model), spec.train)
+    weights = workload.rows("test", spec.train).rows.weights
+    assert run.counts == counts
+    assert counts.num_events == NUM_TEST_EVENTS
+    assert result.weights.tolist() == weights.tolist()
+    accuracy = result.weights[counts.is_correct].sum() / result.weights.sum()
+    assert result.numbers(Cell("slow"), "test_accuracy")[2] == pytest.approx(accuracy, rel=1e-6)
 
 
 def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
-    result = invoke(
-        "compare",
-        "--study",
-        "thesis-hlf",
-        "--config",
-        write_config(tmp_path, run_dir=str(tmp_path / "run")),
-    )
+    config = write_config(tmp_path, run_dir=str(tmp_path / "run"))
+
+    result = invoke("compare", "--study", "thesis-hlf", "--config", config)
+
     assert result.exit_code == Exit.NOT_THERE_YET
     assert "Run `python -m pipeline features` first" in result.output
 
 
 def test_a_launcher_of_one_training_is_refused(tmp_path: Path) -> None:
     config = write_config(tmp_path, run_dir=str(tmp_path / "run"))
-    algorithm = ("--set", "train.algorithm=mpca", "--set", "train.launcher=spark-agents")
-    result = invoke("compare", "--study", "thesis-hlf", "--config", config, *algorithm)
+    agents = ("--set", "train.algorithm=mpca", "--set", "train.launcher=spark-agents")
+
+    result = invoke("compare", "--study", "thesis-hlf", "--config", config, *agents)
+
+    message = "train.launcher is spark-agents, which holds executors"
     assert result.exit_code == Exit.USAGE
-    assert "train.launcher is spark-agents, which holds executors" in " ".join(
-        result.output.split()
-    )
+    assert message in " ".join(result.output.split())
