@@ -28,7 +28,7 @@ from training.launching.launcher import launch
 pytestmark = [pytest.mark.minutes, pytest.mark.distributed, pytest.mark.timeout(300)]
 
 #: What strangers send; their connections stay open.
-WORDS = (
+STRANGE_MESSAGES = (
     b"",
     b"GET / HTTP/1.1\r\n",
     b"[" * 100_000,
@@ -37,83 +37,102 @@ WORDS = (
     b"\0" * 9,
 )
 LISTENS = "0A"
+LOOPBACK_ADDRESSES = ("0100007F", "0" * 24 + "01000000", "0" * 16 + "FFFF00000100007F")
 
 
 class Port(NamedTuple):
     """A port that a process listens on."""
 
-    space: str
-    """Network namespace."""
+    network_space: str
     address: str
-    number: int
+    port: int
     is_open: bool
-    """Whether other hosts reach it."""
+    """True if other hosts reach it."""
 
 
-def ports_of(process: psutil.Process) -> set[Port]:
+def listening_ports(process: psutil.Process) -> set[Port]:
     """The ports that a process listens on, in its own network namespace."""
-    own_value, actual = Path(f"/proc/{process.pid}"), set()
+    folder = Path(f"/proc/{process.pid}")
+    ports = set()
     with suppress(OSError, psutil.Error):
-        inodes = {str(path.readlink()) for path in (own_value / "fd").iterdir()}
-        has_network = len((own_value / "net/dev").read_text().splitlines()) > 3
-        for name in ("tcp", "tcp6"):
-            for line in (own_value / "net" / name).read_text().splitlines()[1:]:
-                message = line.split()
-                if message[3] == LISTENS and f"socket:[{message[9]}]" in inodes:
-                    address, _, index = message[1].partition(":")
-                    is_loopback = address in (
-                        "0100007F",
-                        "0" * 24 + "01000000",
-                        "0" * 16 + "FFFF00000100007F",
-                    )
-                    is_open = has_network and not is_loopback
-                    actual.add(
-                        Port(
-                            str((own_value / "ns/net").readlink()), address, int(index, 16), is_open
-                        )
-                    )
-    return actual
+        sockets = {str(path.readlink()) for path in (folder / "fd").iterdir()}
+        network_space = str((folder / "ns/net").readlink())
+        # The file has two lines of titles, and one for each interface; loopback is the first.
+        has_network = len((folder / "net/dev").read_text().splitlines()) > 3
+        for protocol in ("tcp", "tcp6"):
+            for line in (folder / "net" / protocol).read_text().splitlines()[1:]:
+                fields = line.split()
+                state, inode = fields[3], fields[9]
+                if state == LISTENS and f"socket:[{inode}]" in sockets:
+                    address, _, port = fields[1].partition(":")
+                    is_open = has_network and address not in LOOPBACK_ADDRESSES
+                    ports.add(Port(network_space, address, int(port, 16), is_open))
+    return ports
+
+
+def family_of(process: psutil.Process) -> list[psutil.Process]:
+    """A process and all below it."""
+    with suppress(psutil.NoSuchProcess):
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def ipv4_addresses() -> set[str]:
+    """The addresses of all interfaces of this host."""
+    addresses = {"127.0.0.1"}
+    for interface_addresses in psutil.net_if_addrs().values():
+        for interface_address in interface_addresses:
+            if interface_address.family is socket.AF_INET:
+                addresses.add(interface_address.address)
+    return addresses
+
+
+def disturb(port: Port, stack: ExitStack) -> None:
+    """Send each message to a port, at each address; the connections stay open."""
+    for address in ipv4_addresses():
+        for message in STRANGE_MESSAGES:
+            try:
+                connection = socket.create_connection((address, port.port), 5)
+            except OSError:
+                break
+            assert port.network_space == str(Path("/proc/self/ns/net").readlink())
+            stack.enter_context(connection)
+            with suppress(OSError):
+                connection.settimeout(1)
+                connection.sendall(message)
 
 
 @contextmanager
 def strangers(marker: str | Path) -> Iterator[set[Port]]:
-    """As soon as a process with a word in its command line, or a child, listens somewhere, strangers come and stay."""
-    seen: set[Port] = set()
-    is_over = threading.Event()
-    addresses = {"127.0.0.1", *(interface.address for all_of in psutil.net_if_addrs().values()
-                                for interface in all_of if interface.family is socket.AF_INET)}  # fmt: skip
-    current = str(Path("/proc/self/ns/net").readlink())
+    """Strangers connect to each port as soon as a process of a family listens on it, and stay.
 
-    def come(stack: ExitStack) -> None:
-        asked = began = time.monotonic()
-        # To find all processes takes long, and the run needs the core.
-        while not is_over.wait(max(0.02, 3 * (asked - began))):
-            began = time.monotonic()
-            family = processes_of(marker)
-            for process in list(family):
-                with suppress(psutil.NoSuchProcess):
-                    family += process.children(recursive=True)
-            ports = set().union(*map(ports_of, family)) - seen
-            asked = time.monotonic()
-            for port in ports:
-                seen.add(port)
-                for address in addresses:
-                    for message in WORDS:
-                        try:
-                            stranger = socket.create_connection((address, port.number), 5)
-                        except OSError:
-                            break
-                        assert port.space == current
-                        stack.enter_context(stranger)
-                        with suppress(OSError):
-                            stranger.settimeout(1)
-                            stranger.sendall(message)
+    The family: the processes with the marker in their command line, and all below them.
+
+    Yields:
+        The ports that strangers came to.
+    """
+    disturbed_ports: set[Port] = set()
+    is_over = threading.Event()
+
+    def disturb_new_ports(stack: ExitStack) -> None:
+        search_seconds = 0.0
+        # The search of all processes takes long, and the run needs the core.
+        while not is_over.wait(max(0.02, 3 * search_seconds)):
+            started = time.monotonic()
+            ports = set()
+            for parent in processes_of(marker):
+                for process in family_of(parent):
+                    ports |= listening_ports(process)
+            search_seconds = time.monotonic() - started
+            for port in ports - disturbed_ports:
+                disturbed_ports.add(port)
+                disturb(port, stack)
 
     with ExitStack() as stack:
-        thread = threading.Thread(target=come, args=(stack,))
+        thread = threading.Thread(target=disturb_new_ports, args=(stack,))
         thread.start()
         try:
-            yield seen
+            yield disturbed_ports
         finally:
             is_over.set()
             thread.join()
@@ -121,94 +140,95 @@ def strangers(marker: str | Path) -> Iterator[set[Port]]:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(
-        tmp_path_factory.mktemp("data") / "set", rows={"train": [40] * 4, "val": [20], "test": [10]}
-    )
+    rows = {"train": [40] * 4, "val": [20], "test": [10]}
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=rows)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to make network namespaces")
-def test_a_stranger_at_a_port_of_mpirun_stopped_the_start_forever(
+def test_strangers_at_the_ports_of_mpirun_change_nothing(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
-    calm, disturbed = (make_spec(dataset, tmp_path / name) for name in ("calm", "disturbed"))
-    launch(calm, on_progress=lambda _: None)
+    undisturbed = make_spec(dataset, tmp_path / "undisturbed")
+    disturbed = make_spec(dataset, tmp_path / "disturbed")
+
+    launch(undisturbed, on_progress=lambda _: None)
     with strangers(disturbed.out_dir) as ports:
         launch(disturbed, on_progress=lambda _: None)
+
     assert ports
-    assert not [port for port in ports if port.is_open]
-    np.testing.assert_array_equal(flat_weights(disturbed.out_dir), flat_weights(calm.out_dir))
+    assert not any(port.is_open for port in ports)
+    np.testing.assert_array_equal(
+        flat_weights(disturbed.out_dir), flat_weights(undisturbed.out_dir)
+    )
 
 
 def test_a_killed_mpirun_is_named_and_leaves_no_rank(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
     run = make_spec(dataset, tmp_path / "out", epochs=4000, max_restarts=0)
+    checkpoints = run.out_dir / "checkpoints"
 
-    def kill() -> None:
-        wait_until(
-            lambda: any((run.out_dir / "checkpoints").glob("*/complete.json")), label="a checkpoint"
-        )
-        (mpirun,) = (
-            process
-            for process in processes_of(run.out_dir)
-            if process.name() in ("mpirun", "prterun")
-        )
-        os.kill(mpirun.pid, signal.SIGKILL)
+    def kill_mpirun() -> None:
+        wait_until(lambda: any(checkpoints.glob("*/complete.json")), label="a checkpoint")
+        for process in processes_of(run.out_dir):
+            if process.name() in ("mpirun", "prterun"):
+                process.send_signal(signal.SIGKILL)
 
-    thread = threading.Thread(target=kill)
+    thread = threading.Thread(target=kill_mpirun)
     thread.start()
-    with pytest.raises(
-        LaunchError, match=r"mpirun itself was ended by signal 9 \(Killed\), and the ranks with it"
-    ):
+    message = r"mpirun itself was ended by signal 9 \(Killed\), and the ranks with it"
+    with pytest.raises(LaunchError, match=message):
         launch(run, on_progress=lambda _: None)
     thread.join()
+
     assert not processes_of(run.out_dir)
 
 
-SPARK = """
+#: A driver of Spark; its argument is the secret of `spark.conf`, spelled backwards.
+SPARK_DRIVER = """
 import sys
-from pydantic import SecretStr
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.spark_session import SparkProvider
-settings = SparkSettings(master="local[2]", conf={"spark.hadoop.fs.s3a.secret.key": sys.argv[1][::-1]})
+
+secret = sys.argv[1][::-1]
+settings = SparkSettings(master="local[2]", conf={"spark.hadoop.fs.s3a.secret.key": secret})
+# Its files are removed with the provider.
 provider = SparkProvider(settings)
 context = provider.context()
-hadoop = context._jsc.hadoopConfiguration()
-assert hadoop.get("fs.s3a.secret.key") == sys.argv[1][::-1]
+assert context._jsc.hadoopConfiguration().get("fs.s3a.secret.key") == secret
 print("ready", flush=True)
 sys.stdin.read()
-seen = context.accumulator(0)
-assert context.parallelize(range(100), 4).map(lambda each: seen.add(1) or each + 1).sum() == 5050
-assert seen.value == 100
+
+counter = context.accumulator(0)
+numbers = context.parallelize(range(100), 4).map(lambda number: counter.add(1) or number + 1)
+assert numbers.sum() == 5050
+assert counter.value == 100
 """
 
 
 @pytest.mark.spark
-def test_a_silent_stranger_at_a_port_of_spark_stopped_all_jobs(tmp_path: Path) -> None:
-    """It listens on loopback only; the list of processes showed the credentials of `spark.conf`."""
+def test_silent_strangers_at_the_ports_of_spark_stop_no_job_and_see_no_secret() -> None:
     secret = "a6f5-hush-77d1"  # noqa: S105
-    command = [sys.executable, "-c", SPARK, secret[::-1]]
+    argument = secret[::-1]
+    command = [sys.executable, "-c", SPARK_DRIVER, argument]
+
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        family = [
-            psutil.Process(process.pid),
-            *psutil.Process(process.pid).children(recursive=True),
-        ]
-        message = [
-            word
-            for relative in family
-            if relative.status() != psutil.STATUS_ZOMBIE
-            for word in relative.cmdline()
-        ]
-        ports = set().union(*map(ports_of, family))
-        with strangers(secret[::-1]) as seen:
-            wait_until(lambda: seen >= ports, label="strangers at all ports")
-            process.communicate("")
-    assert process.returncode == 0
-    assert "org.apache.spark.deploy.SparkSubmit" in message
-    assert not [word for word in message if secret in word]
+    ) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n"
+        ports: set[Port] = set()
+        arguments: list[str] = []
+        for process in family_of(psutil.Process(driver.pid)):
+            ports |= listening_ports(process)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                arguments += process.cmdline()
+        with strangers(argument) as disturbed_ports:
+            wait_until(lambda: disturbed_ports >= ports, label="strangers at all ports")
+            driver.communicate("")
+
+    assert driver.returncode == 0
+    assert "org.apache.spark.deploy.SparkSubmit" in arguments
+    assert not any(secret in argument for argument in arguments)
     assert ports
-    assert not [port for port in ports if port.is_open]
+    assert not any(port.is_open for port in ports)
