@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from features.dataset import FeatureDataset
 from features.kernel_pass import kernel_items
@@ -31,9 +31,6 @@ from pipeline.runs.trained_models import (
 from pipeline.stages.evaluate import Evaluate, evaluate_models
 from pipeline.stages.evaluation_task import make_task, rates_of_run
 from training.threads import use_threads
-
-if TYPE_CHECKING:
-    pass
 
 _FOLDER: Final = "evaluations"
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from models.evaluation.rounding import inverse_with_interval, with_interval
 from pipeline.reporting.summary import estimate, shifts, spread
 from pipeline.terminal.grid import Grid
 
-if TYPE_CHECKING:
-    pass
 #: Explains the last rows of a table of shifts.
 _ENVELOPE_CAPTION: Final = "all: largest shifts down and up, and in brackets the root mean square"
 
