@@ -35,7 +35,7 @@ from training.threads import use_threads
 _FOLDER: Final = "evaluations"
 
 
-class _OfAnyModel(Evaluate):
+class _EvaluateAnyModel(Evaluate):
     """The stage `evaluate` without the networks of this run folder.
 
     It finds the versions of `ingest` and `features` that fit together, which give rates and files.
@@ -164,7 +164,7 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
     Without the ingested events it prints why there are no rates, and returns `(None, ())`.
     """
     try:
-        upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
+        upstream = run_folder.upstream(_EvaluateAnyModel(), command="evaluate-files")
     except MissingInputError as error:
         run_folder.say(f"  no rates: {error}")
         return None, ()

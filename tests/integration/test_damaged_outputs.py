@@ -28,7 +28,7 @@ from rich.console import Console
 from hep_core.checked_parquet import damage_of_parquet
 from hep_core.integrity import DamagedOutputError
 from pipeline.api import load_run
-from pipeline.commands.evaluate_files import _OfAnyModel
+from pipeline.commands.evaluate_files import _EvaluateAnyModel
 from pipeline.commands.status import verify
 from pipeline.config import load_config
 from pipeline.planner import StagePlan, State
@@ -58,7 +58,7 @@ NAMED_BY_NO_MANIFEST: Final = {
 }
 #: `promote`, `track`, `compare` and `evaluate-files` read what the stages evaluate, report and
 #: train read.
-READERS: Final[list[Stage]] = [*ALL_STAGES, _OfAnyModel()]
+READERS: Final[list[Stage]] = [*ALL_STAGES, _EvaluateAnyModel()]
 
 
 @pytest.fixture(scope="module")
