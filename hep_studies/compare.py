@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hep_studies.claim_texts import count_verdicts
+from hep_studies.claim_texts import count_verdicts, protocol_text
 from hep_studies.judging import judge
+from hep_studies.measures import measure_of
 from hep_studies.study_files import Study, study_names
 from hep_studies.study_notes import cautions, notes
 from hep_studies.study_output import (
@@ -78,7 +79,11 @@ def _report_verdicts(run_folder: RunFolder, result: StudyResult) -> None:
     counts = count_verdicts(claims) or "none"
     run_folder.results.add(f"study {result.name}: {len(result.runs)} runs, claims: {counts}")
     for judged in claims:
-        run_folder.say(f"  {judged.verdict}: {judged.claim.says}")
+        claim = judged.claim
+        row = f"{measure_of(claim.measure).label}, {protocol_text(claim)}"
+        # A further row stands below its claim.
+        indent, sentence = ("    ", row) if judged.is_second else ("  ", f"{claim.says} ({row})")
+        run_folder.say(f"{indent}{judged.verdict}: {sentence}")
     for note in [*cautions(result, claims), *notes(result, claims)]:
         run_folder.say(f"  {note}")
 

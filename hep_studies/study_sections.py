@@ -207,30 +207,30 @@ class Claim(Section):
 
         A row has the sentence and the comparison of the claim, and what it does not set itself.
         """
-        return [self, *(self._further_row(other) for other in self.also)]
+        return [self, *(self._further_row(further) for further in self.also)]
 
-    def _further_row(self, other: OtherProtocol) -> Claim:
+    def _further_row(self, further: OtherProtocol) -> Claim:
         """Return one row of `also` as a claim."""
-        protocol = other.protocol or self.protocol
-        measure = other.measure or self.measure
-        at = other.at
+        protocol = further.protocol or self.protocol
+        measure = further.measure or self.measure
+        at = further.at
         if at is None:
             at = self.at if protocol == "equal settings" else {}
-        margin, because = other.margin, other.because
+        margin, because = further.margin, further.because
         if margin is None and measure == self.measure:
             margin, because = self.margin, self.because
         # The new claim is checked as if it stood in the file.
         row = self.model_dump(exclude={"also"}) | {
-            "name": other.name,
+            "name": further.name,
             "protocol": protocol,
             "at": at,
             "measure": measure,
-            "tuned_by": other.tuned_by,
-            "size": other.size,
+            "tuned_by": further.tuned_by,
+            "size": further.size,
             "margin": margin,
             "because": because,
-            "seeds": other.seeds or self.seeds,
-            "not_decidable": other.not_decidable,
+            "seeds": further.seeds or self.seeds,
+            "not_decidable": further.not_decidable,
         }
         return Claim.model_validate(row)
 

@@ -41,8 +41,8 @@ def extended_sweeps(
     current = study.with_added(added)
     for method, key, edge in _edges(current, runs):
         value = _value_beyond(current, method, key, edge)
-        before = added.get(method, {}).get(key, [])
-        if value is None or _num_on_side(study, method, key, edge, before) >= study.extend:
+        added_values = added.get(method, {}).get(key, [])
+        if value is None or _num_on_side(study, method, key, edge, added_values) >= study.extend:
             continue
         values = extended.setdefault(method, {}).setdefault(key, [])
         if value not in values:
