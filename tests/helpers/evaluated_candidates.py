@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from networks import NAMES, small_network, small_spec
 from features.dataset import FeatureDataset
 from models.evaluation.boosted_trees import boosted_trees
 from models.evaluation.bootstrap import Estimate
+from models.evaluation.evaluation import evaluate
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import within_classes
@@ -114,3 +117,26 @@ def save_exported_only(figure: Figure, stem: Path) -> None:
         return
     for suffix in (".png", ".pdf"):
         stem.with_suffix(suffix).touch()
+
+
+def evaluate_again(
+    evaluated: Evaluated, out_dir: Path, candidates: Sequence[Candidate], **changes: Any
+) -> dict[str, Any]:
+    """Evaluate some models without training events."""
+    out_dir.mkdir(exist_ok=True)
+    settings: dict[str, Any] = {"task": TASK, **changes}
+    return evaluate(
+        candidates,
+        evaluated.dataset.files("test"),
+        train_files=[],
+        out_dir=out_dir,
+        train_events=5,
+        **settings,
+    )
+
+
+def read_strict_json(path: Path) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)

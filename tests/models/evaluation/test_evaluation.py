@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +17,8 @@ from evaluated_candidates import (
     WITH_HISTORY,
     Evaluated,
     all_candidates,
+    evaluate_again,
+    read_strict_json,
     save_exported_only,
     separable_dataset,
 )
@@ -86,29 +85,6 @@ def figure_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(record))
     return names
-
-
-def evaluate_again(
-    evaluated: Evaluated, out_dir: Path, candidates: Sequence[Candidate], **changes: Any
-) -> dict[str, Any]:
-    """Evaluate some models without training events."""
-    out_dir.mkdir(exist_ok=True)
-    settings: dict[str, Any] = {"task": TASK, **changes}
-    return evaluate(
-        candidates,
-        evaluated.dataset.files("test"),
-        train_files=[],
-        out_dir=out_dir,
-        train_events=5,
-        **settings,
-    )
-
-
-def read_strict_json(path: Path) -> Any:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 @pytest.mark.slow
