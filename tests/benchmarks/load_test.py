@@ -58,8 +58,8 @@ def write_load_test(
 ) -> dict[str, list[Path]]:
     """Write `num_events` events of each sample to `out_dir/<sample>_<number>.root`.
 
-    Compression is ZLIB of level 1, as that of Delphes. A file has at least `events_per_file` events,
-    but the last; a block of entries is in one file.
+    Compression is ZLIB of level 1, as that of Delphes. Each file but the last has at least
+    `events_per_file` events; a block of entries is in one file.
 
     Returns:
         The files of each sample.
