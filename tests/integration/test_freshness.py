@@ -26,6 +26,29 @@ from pipeline.runs.store import StageStore
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.end_to_end]
 Edit = Callable[[str, str, str], None]
 
+#: Files in which a comment and another docstring change nothing.
+FILES_WITH_RESULTS = (
+    "models/evaluation/figures.py",
+    "hep_core/secrets.py",
+    "features/errors.py",
+    "training/launching/mpirun.py",
+    "features/kernels.py",
+    "models/networks/hlf.py",
+    "pipeline/reporting/page.py",
+)
+#: Files whose code starts, stores or prints, or belongs to other networks and methods.
+FILES_WITHOUT_RESULTS = (
+    "pipeline/terminal/tables.py",
+    "pipeline/runs/lock.py",
+    "training/launching/launcher.py",
+    "models/networks/particles.py",
+    "training/algorithms/swarm_sgd.py",
+    "training/algorithms/slowmo.py",
+    "training/algorithms/server.py",
+    "training/algorithms/stale_synchronous.py",
+)
+IMPORT = "from __future__ import annotations\n"
+
 
 class Plans:
     """`plan` of a finished run, with the config and the code that a test has changed."""
@@ -33,133 +56,119 @@ class Plans:
     def __init__(self, finished: FinishedRun, tmp_path: Path) -> None:
         self.run_dir = finished.restore()
         self.config = tmp_path / "config.yaml"
-        self._content = read_yaml(finished.config.read_text(encoding="utf-8"))
+        self._sections = read_yaml(finished.config.read_text(encoding="utf-8"))
         self.change()
 
-    def change(self, **sections: dict[str, object]) -> None:
-        document = dict(self._content)
-        for name, keys in sections.items():
-            document[name] = {**document.get(name, {}), **keys}
-        self.config.write_text(write_yaml(document), encoding="utf-8")
+    def change(self, **changes: dict[str, object]) -> None:
+        """Write the config with changed keys of its sections."""
+        sections = dict(self._sections)
+        for name, keys in changes.items():
+            sections[name] = sections.get(name, {}) | keys
+        self.config.write_text(write_yaml(sections), encoding="utf-8")
 
     @property
     def run_folder(self) -> RunFolder:
         return RunFolder(load_config(str(self.config)), Console(quiet=True))
 
+    def lines(self) -> list[str]:
+        """The printed plan."""
+        return list(lines(plan(self.run_folder)))
+
     def reasons(self) -> dict[str, list[str]]:
-        """Of the stages that would run; the reasons that only pass on what happens upstream are left out."""
-        plans = Runner(self.run_folder).plan()
-        return {
-            planned_stage.stage.name: [
-                reason
-                for reason in planned_stage.reasons
-                if "would run, and its result may change" not in reason
-            ]
-            for planned_stage in plans
-            if planned_stage.state is not State.FRESH
-        }
+        """Reasons of the stages that would run, without those that only pass on others'."""
+        reasons = {}
+        for stage_plan in Runner(self.run_folder).plan():
+            if stage_plan.state is not State.FRESH:
+                reasons[stage_plan.stage.name] = [
+                    reason
+                    for reason in stage_plan.reasons
+                    if "would run, and its result may change" not in reason
+                ]
+        return reasons
 
 
 @pytest.fixture
 def plans(finished_run: FinishedRun, tmp_path: Path) -> Plans:
-    created = Plans(finished_run, tmp_path)
-    assert created.reasons() == {}
-    return created
+    fresh_plans = Plans(finished_run, tmp_path)
+    assert fresh_plans.reasons() == {}
+    return fresh_plans
 
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the code."""
     root = tmp_path_factory.mktemp("code")
+    no_caches = shutil.ignore_patterns("__pycache__")
     for package in code_meaning.PACKAGES:
-        shutil.copytree(
-            code_meaning.ROOT / package,
-            root / package,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
+        shutil.copytree(code_meaning.ROOT / package, root / package, ignore=no_caches)
     return root
 
 
 @pytest.fixture
 def edit(code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
-    """Change a line of the copy, for one test."""
+    """A function that changes a text in a file of the copy, for one test."""
     monkeypatch.setattr(code_meaning, "ROOT", code)
-    state_before: dict[Path, str] = {}
+    original_texts: dict[Path, str] = {}
 
-    def change(name: str, old: str, new: str) -> None:
+    def replace(name: str, old: str, new: str) -> None:
         path = code / name
         text = path.read_text(encoding="utf-8")
-        state_before.setdefault(path, text)
+        original_texts.setdefault(path, text)
         assert old in text, f"{name} does not hold {old!r} any more; the test needs another line"
         path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
-    yield change
-    for path, text in state_before.items():
+    yield replace
+    for path, text in original_texts.items():
         path.write_text(text, encoding="utf-8")
 
 
 def test_edits_that_cannot_change_a_result_run_nothing(plans: Plans, edit: Edit) -> None:
-    """Comments and docstrings anywhere; code that starts, stores or prints; other networks and methods."""
-    for name in (
-        *(
-            "models/evaluation/figures.py",
-            "hep_core/secrets.py",
-            "features/errors.py",
-            "training/launching/mpirun.py",
-        ),
-        *("features/kernels.py", "models/networks/hlf.py", "pipeline/reporting/page.py"),
-    ):
+    for name in FILES_WITH_RESULTS:
         edit(name, '"""', '"""Said differently. ')
-        edit(name, "\nfrom __future__", "\n# A comment.\nfrom __future__")
-    for name in (
-        *("pipeline/terminal/tables.py", "pipeline/runs/lock.py", "training/launching/launcher.py"),
-        *(
-            "models/networks/particles.py",
-            "training/algorithms/swarm_sgd.py",
-            "training/algorithms/slowmo.py",
-        ),
-        *("training/algorithms/server.py", "training/algorithms/stale_synchronous.py"),
-    ):
-        edit(
-            name,
-            "from __future__ import annotations\n",
-            "from __future__ import annotations\n\n_NEW = 1\n",
-        )
+        edit(name, IMPORT, f"# A comment.\n{IMPORT}")
+    for name in FILES_WITHOUT_RESULTS:
+        edit(name, IMPORT, f"{IMPORT}\n_NEW = 1\n")
+
     assert plans.reasons() == {}
 
 
-def test_an_output_that_is_gone_makes_its_stage_stale(plans: Plans) -> None:
+def test_a_missing_output_makes_its_stage_stale(plans: Plans) -> None:
     version = version_of(plans.run_dir, "features")
-    gone = next(version.glob("train/*.parquet"))
-    gone.unlink()
-    (reason,) = plans.reasons()["features"]
-    assert reason == f"output is gone or damaged: {gone.relative_to(version)}"
-    assert verify(plans.run_folder) == [str(gone)]
+    path = next(version.glob("train/*.parquet"))
+    path.unlink()
+
+    reasons = plans.reasons()["features"]
+
+    assert reasons == [f"output is gone or damaged: {path.relative_to(version)}"]
+    assert verify(plans.run_folder) == [str(path)]
 
 
 def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans) -> None:
-    manifest = version_of(plans.run_dir, "features") / "manifest.json"
-    document = json.loads(manifest.read_text(encoding="utf-8"))
-    now = document["packages"]["numpy"]
-    document["packages"]["numpy"] = "1.0"
-    manifest.write_text(json.dumps(sealed_manifest(document)), encoding="utf-8")
+    path = version_of(plans.run_dir, "features") / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    installed = manifest["packages"]["numpy"]
+    manifest["packages"]["numpy"] = "1.0"
+    path.write_text(json.dumps(sealed_manifest(manifest)), encoding="utf-8")
+
     assert plans.reasons() == {}
-    assert f"            note: made with numpy 1.0; installed is {now}" in list(
-        lines(plan(plans.run_folder))
-    )
+    note = f"            note: made with numpy 1.0; installed is {installed}"
+    assert note in plans.lines()
 
 
-def test_a_training_again_with_the_same_result_leaves_what_follows_as_it_is(
+def test_a_repeated_training_with_the_same_result_makes_no_later_stage_stale(
     plans: Plans, finished_run: FinishedRun
 ) -> None:
     finished_run.output_of("train", "--force")
+
     assert plans.reasons() == {}
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_continue_after_a_kill(
+def test_further_trainings_leave_the_first_and_its_export_and_continue_after_a_kill(
     plans: Plans, finished_run: FinishedRun
 ) -> None:
+    two_seeds = ("--set", "train.seeds=2")
+    store = StageStore(plans.run_dir, "train")
     plans.change(train={"seeds": 2})
     assert plans.reasons() == {
         "train": ["hlf-seed-2 is new"],
@@ -167,28 +176,33 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
         "export": [],
         "report": [],
     }
-    two, store = ["--set", "train.seeds=2"], StageStore(plans.run_dir, "train")
-    assert "hlf: nothing changed, taken over" in finished_run.output_of("train", *two)
+
+    first_output = finished_run.output_of("train", *two_seeds)
+
+    assert "hlf: nothing changed, taken over" in first_output
     # Export holds the thresholds of the working points, so it waits for what evaluate finds.
     assert set(plans.reasons()) == {"evaluate", "export", "report"}
-    version = in_use(plans.run_dir, "train")
-    (further,) = version.manifest.counters["further"]["hlf"].values()
-    assert further["best_val_loss"] != version.manifest.counters["networks"]["hlf"]["best_val_loss"]
+    first = in_use(plans.run_dir, "train")
+    counters = first.manifest.counters
+    loss_of_second_seed = counters["further"]["hlf"]["hlf-seed-2"]["best_val_loss"]
+    assert loss_of_second_seed != counters["networks"]["hlf"]["best_val_loss"]
+
     # As a kill before the end leaves it: checkpoints, but no manifest; the version before is in
     # use.
-    (version.folder / "manifest.json").unlink()
+    (first.folder / "manifest.json").unlink()
     store.point_to(store.complete()[0])
-    assert version.folder in [each.folder for each in clean(plans.run_folder, 3, dry_run=True)]
-    output = finished_run.output_of("train", *two)
-    assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in output
-    repeated = in_use(plans.run_dir, "train")
-    weights = Path("hlf-seed-2", "model", "weights.pt")
-    assert (
-        repeated.manifest.counters["further"]["hlf"]["hlf-seed-2"]["best_val_loss"]
-        == further["best_val_loss"]
-    )
-    assert (repeated.folder / weights).is_file()
-    assert "mean and spread over trainings" in finished_run.output_of("evaluate", *two)
+    removable = clean(plans.run_folder, 3, dry_run=True)
+    assert first.folder in [version.folder for version in removable]
+    second_output = finished_run.output_of("train", *two_seeds)
+
+    message = "hlf-seed-2: training continues from the checkpoint of an interrupted run"
+    assert message in second_output
+    second = in_use(plans.run_dir, "train")
+    counters = second.manifest.counters
+    assert counters["further"]["hlf"]["hlf-seed-2"]["best_val_loss"] == loss_of_second_seed
+    assert (second.folder / "hlf-seed-2" / "model" / "weights.pt").is_file()
+    evaluate_output = finished_run.output_of("evaluate", *two_seeds)
+    assert "mean and spread over trainings" in evaluate_output
 
 
 def test_interrupted_work_of_other_settings_is_kept_named_and_continued(
@@ -198,22 +212,21 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(
     interrupted = plans.run_dir / "train" / "0007-0123abcd"
     shutil.copytree(version_of(plans.run_dir, "train"), interrupted)
     (interrupted / "manifest.json").unlink()
-    made_from = interrupted / "hlf" / "made-from"
+    digest = (interrupted / "hlf" / "made-from").read_text(encoding="utf-8")
+
     # One worker: ranks take seconds to start.
-    second = ["--set", "train.learning_rate=0.002", "--set", "train.workers=1"]
-    finished_run.output_of("train", *second)
+    other_settings = ("--set", "train.learning_rate=0.002", "--set", "train.workers=1")
+    finished_run.output_of("train", *other_settings)
+
     assert interrupted.is_dir()
-    (note,) = (line for line in lines(plan(plans.run_folder)) if str(interrupted) in line)
+    (note,) = [line for line in plans.lines() if str(interrupted) in line]
     assert "stays until `clean`" in note
-    # These are the settings of the interrupted run: it was called one of other settings.
     assert "a run with its settings and code continues it" in note
-    # The settings return: what was interrupted is continued, not begun again.
-    digest = made_from.read_text(encoding="utf-8")
-    assert (
-        "hlf: training continues from the checkpoint of an interrupted run"
-        in finished_run.output_of("train")
-    )
-    assert (version_of(plans.run_dir, "train") / "hlf" / "made-from").read_text(
-        encoding="utf-8"
-    ) == digest
+
+    # The settings return: the interrupted run is continued, not begun again.
+    output = finished_run.output_of("train")
+
+    assert "hlf: training continues from the checkpoint of an interrupted run" in output
+    made_from = version_of(plans.run_dir, "train") / "hlf" / "made-from"
+    assert made_from.read_text(encoding="utf-8") == digest
     assert not interrupted.exists()
