@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from functools import partial
@@ -31,49 +30,48 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS)
 
 
-def rank_processes(out: Path) -> list[psutil.Process]:
+def rank_processes(out_dir: Path) -> list[psutil.Process]:
     return [
         process
-        for process in processes_of(out)
+        for process in processes_of(out_dir)
         if "training.launching.rank_process" in process.info["cmdline"][:5]
     ]
 
 
 @pytest.mark.minutes
-def test_a_run_in_the_slots_of_spark_survives_the_loss_of_a_slot_and_equals_one_by_mpirun(
+def test_ranks_in_slots_of_spark_survive_a_lost_slot_and_do_what_ranks_of_mpirun_do(
     spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
 ) -> None:
-    settings = {"epochs": 40, "batch_size": 8, "checkpoint_steps": 20, "launcher": "spark"}
-    run = make_spec(dataset, tmp_path / "in-spark", **settings)
-    parents: list[list[str]] = []
-
-    def kill() -> None:
-        wait_until(
-            lambda: list((run.out_dir / "checkpoints").glob("*/complete.json")),
-            label="a checkpoint",
-        )
-        ranks = rank_processes(run.out_dir)
-        parents.extend([parent.name() for parent in rank.parents()] for rank in ranks)
-        daemon = next(parent for parent in ranks[0].parents() if parent.name() == "prted")
-        os.kill(daemon.pid, signal.SIGKILL)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
+    settings = {"epochs": 40, "batch_size": 8, "checkpoint_steps": 20}
+    in_spark = make_spec(dataset, tmp_path / "in-spark", launcher="spark", **settings)
+    by_mpirun = make_spec(dataset, tmp_path / "mpirun", launcher="mpirun", **settings)
+    checkpoints = in_spark.out_dir / "checkpoints"
+    parent_names: list[list[str]] = []
     losses: list[str] = []
-    launch(
-        run, on_progress=lambda _: None, on_loss=losses.append, hosts=partial(spark_hosts, spark)
-    )
+
+    def kill_daemon_of_one_slot() -> None:
+        wait_until(lambda: any(checkpoints.glob("*/complete.json")), label="a checkpoint")
+        parents_of_ranks = [rank.parents() for rank in rank_processes(in_spark.out_dir)]
+        parent_names.extend([parent.name() for parent in parents] for parents in parents_of_ranks)
+        daemon = next(parent for parent in parents_of_ranks[0] if parent.name() == "prted")
+        daemon.send_signal(signal.SIGKILL)
+
+    thread = threading.Thread(target=kill_daemon_of_one_slot)
+    thread.start()
+    hosts = partial(spark_hosts, spark)
+    launch(in_spark, on_progress=lambda _: None, on_loss=losses.append, hosts=hosts)
     thread.join()
+    launch(by_mpirun, on_progress=lambda _: None)
+
     assert len(losses) == 1
-    # The ranks were below a task of Spark, and not below mpirun.
-    assert len(parents) == 2
-    assert all("prterun" not in names and "java" in names for names in parents), parents
-    wait_until(lambda: not rank_processes(run.out_dir), label="all ranks are gone")
+    assert len(parent_names) == 2
+    for names in parent_names:
+        assert "java" in names
+        assert "prterun" not in names
+    wait_until(lambda: not rank_processes(in_spark.out_dir), label="all ranks are gone")
     assert spark.statusTracker().getActiveJobsIds() == []
-    alone = make_spec(dataset, tmp_path / "mpirun", **settings | {"launcher": "mpirun"})
-    launch(alone, on_progress=lambda _: None)
-    np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(alone.out_dir))
-    assert [record["epoch"] for record in records(run.out_dir)[0]] == list(range(40))
+    np.testing.assert_array_equal(flat_weights(in_spark.out_dir), flat_weights(by_mpirun.out_dir))
+    assert [record["epoch"] for record in records(in_spark.out_dir)[0]] == list(range(40))
 
 
 def test_more_workers_than_slots_are_refused_at_once(spark: SparkContext) -> None:
@@ -87,7 +85,8 @@ def test_more_workers_than_slots_are_refused_at_once(spark: SparkContext) -> Non
 def test_a_cluster_that_grows_and_shrinks_is_refused(
     spark: SparkContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grows = spark.getConf().set("spark.dynamicAllocation.enabled", "true")
-    monkeypatch.setattr(spark, "getConf", lambda: grows)
+    dynamic = spark.getConf().set("spark.dynamicAllocation.enabled", "true")
+    monkeypatch.setattr(spark, "getConf", lambda: dynamic)
+
     with pytest.raises(LaunchError, match="dynamicAllocation"), spark_hosts(spark, 2):
         pass
