@@ -1,6 +1,6 @@
-"""All-reduces as lists of messages: events in a simulator, and traffic of sockets between hosts.
+"""All-reduces as lists of messages, for events in a simulator and for sockets between hosts.
 
-`message_programs.py RANK KIND REPEATS SIZES ADDRESS ...` runs one on a host, with sockets that
+`message_programs.py RANK ALGORITHM REPEATS SIZES ADDRESS ...` runs one on a host, with sockets that
 sleep while they wait, and prints the median time for each size.
 """
 
@@ -56,38 +56,43 @@ PROGRAMS: dict[str, Callable[[int, int, float], Program]] = {"doubling": doublin
 
 
 def main() -> None:
-    rank, kind_name, repeats, sizes, *addresses = sys.argv[1:]
-    own_value, peers = int(rank), {}
-    with socket.create_server(("", _PORT), backlog=len(addresses)) as server:
-        for another in range(own_value):
-            peers[another] = _connected(addresses[another])
-            peers[another].sendall(bytes([own_value]))
-        while len(peers) < len(addresses) - 1:
-            peer, _ = server.accept()
-            peers[peer.recv(1)[0]] = peer
-    for peer in peers.values():
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    rank_text, algorithm, repeats, sizes, *addresses = sys.argv[1:]
+    rank = int(rank_text)
+    peers = _connect_to_all(rank, addresses)
     medians = {}
     for nbytes in map(int, sizes.split(",")):
         seconds = []
         for _ in range(int(repeats)):
             started = time.perf_counter()
-            for description, another, length in PROGRAMS[kind_name](
-                own_value, len(addresses), nbytes
-            ):
-                if description == "send":
-                    peers[another].sendall(bytes(round(length)))
+            for action, peer, length in PROGRAMS[algorithm](rank, len(addresses), nbytes):
+                if action == "send":
+                    peers[peer].sendall(bytes(round(length)))
                 else:
-                    peers[another].recv(round(length), socket.MSG_WAITALL)
+                    peers[peer].recv(round(length), socket.MSG_WAITALL)
             seconds.append(time.perf_counter() - started)
         # A rank that begins early waits longer, and then begins late.
-        medians[nbytes] = statistics.median(
-            (first + second) / 2 for first, second in itertools.pairwise(seconds[1:])
-        )
+        means_of_pairs = [sum(pair) / 2 for pair in itertools.pairwise(seconds[1:])]
+        medians[nbytes] = statistics.median(means_of_pairs)
     sys.stdout.write(json.dumps(medians) + "\n")
 
 
-def _connected(address: str) -> socket.socket:
+def _connect_to_all(rank: int, addresses: list[str]) -> dict[int, socket.socket]:
+    """A connection to each other rank; ranks connect to those before them."""
+    peers = {}
+    with socket.create_server(("", _PORT), backlog=len(addresses)) as server:
+        for peer in range(rank):
+            peers[peer] = _connect(addresses[peer])
+            peers[peer].sendall(bytes([rank]))
+        while len(peers) < len(addresses) - 1:
+            connection, _ = server.accept()
+            peer = connection.recv(1)[0]
+            peers[peer] = connection
+    for connection in peers.values():
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peers
+
+
+def _connect(address: str) -> socket.socket:
     while True:
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection((address, _PORT))

@@ -52,21 +52,25 @@ class Network(NamedTuple):
     ) -> None:
         """Start a service on a host; it ends with the host."""
         with log.open("ab") as output:
-            message = ["setsid", "--fork", *self.on_host(index, *command)]
+            service = ["setsid", "--fork", *self.on_host(index, *command)]
             subprocess.run(
-                message, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, env=env
+                service, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, env=env
             )
 
     def processes(self, index: int, word: str) -> list[psutil.Process]:
         """The processes of a host with a word in their command lines."""
-        own_value = set(map(int, _run("ip", "netns", "pids", self.spaces[index]).split()))
-        return [process for process in processes_of(word) if process.pid in own_value]
+        pids = self._pids(index)
+        return [process for process in processes_of(word) if process.pid in pids]
+
+    def _pids(self, index: int) -> set[int]:
+        """The ids of all processes of a host."""
+        return set(map(int, _run("ip", "netns", "pids", self.spaces[index]).split()))
 
     def switch_off(self, index: int) -> None:
         """End a host as a power cut does: the others hear nothing, and no process is left."""
         _run("ip", "-n", self.spaces[index], "link", "set", "net0", "down")
-        for process in _run("ip", "netns", "pids", self.spaces[index]).split():
-            os.kill(int(process), signal.SIGKILL)
+        for pid in self._pids(index):
+            os.kill(pid, signal.SIGKILL)
 
     def switch_on(self, index: int) -> None:
         """Start a host that was switched off, without any service."""
@@ -80,11 +84,11 @@ class Network(NamedTuple):
         return ["--prtemca", "plm_ssh_agent", str(self.agent), "--host", hosts]
 
     def messages(
-        self, kind_name: str, sizes: Sequence[int], *, repeats: int = 8
+        self, algorithm: str, sizes: Sequence[int], *, repeats: int = 8
     ) -> list[dict[str, float]]:
-        """Times [s] of the messages of all-reduces of each size, measured by each host."""
-        command = (kind_name, str(repeats), ",".join(map(str, sizes)), *self.addresses)
-        running = [
+        """Times [s] of an all-reduce of each size, by host: see `message_programs`."""
+        command = (algorithm, str(repeats), ",".join(map(str, sizes)), *self.addresses)
+        processes = [
             subprocess.Popen(
                 self.on_host(rank, sys.executable, str(_MESSAGES), str(rank), *command),
                 stdout=subprocess.PIPE,
@@ -92,12 +96,13 @@ class Network(NamedTuple):
             )
             for rank in range(len(self.addresses))
         ]
-        return [json.loads(process.communicate(timeout=60)[0]) for process in running]
+        return [json.loads(process.communicate(timeout=60)[0]) for process in processes]
 
     def round_trip(self) -> float:
         """Median time of a byte from the first host to the second and back [s]."""
         pair = self._replace(addresses=self.addresses[:2])
-        return sum(actual["1"] for actual in pair.messages("doubling", [1], repeats=50))
+        medians_by_host = pair.messages("doubling", [1], repeats=50)
+        return sum(medians["1"] for medians in medians_by_host)
 
 
 def reason_against_hosts() -> str:
