@@ -1,4 +1,4 @@
-"""Reads predictions as tests compare them."""
+"""Reads predictions, and the features that they are made from, as tests compare them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import uproot
 from numpy.typing import NDArray
 
+from features.matrices import hlf_array
 from models.prediction_files import TREE_NAME, probability_branches
 
 TEXT = ("file_uuid", "sample")
 UUID_HALVES = ("file_uuid_high", "file_uuid_low")
+EventKey = tuple[str, int]
+"""Identity of an event: UUID of its file, and entry."""
 
 
 def read_root(path: Path) -> pa.Table:
@@ -39,16 +43,26 @@ def read_root(path: Path) -> pa.Table:
 
 
 def probabilities(table: Any) -> NDArray[np.float32]:
-    """Scores (num_events, num_classes) from the columns of `probability_branches`."""
+    """(num_events, num_classes) scores in a table, a frame or a dict of columns."""
     names = [
         name for name in getattr(table, "column_names", table) if name.startswith("probability_")
     ]
     return np.column_stack([np.asarray(table[name]) for name in names])
 
 
-def keys_of(table: pa.Table) -> list[tuple[str, int]]:
+def keys_of(table: pa.Table) -> list[EventKey]:
     """The identities of events."""
     return list(zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True))
+
+
+def features_by_event(folder: Path, *splits: str) -> dict[EventKey, NDArray[np.float32]]:
+    """The high-level features of the events in splits of a dataset."""
+    features: dict[EventKey, NDArray[np.float32]] = {}
+    for split in splits:
+        for path in sorted((folder / split).iterdir()):
+            table = pq.read_table(path)
+            features.update(zip(keys_of(table), hlf_array(table), strict=True))
+    return features
 
 
 def uuid_of(path: Path) -> str:
