@@ -197,6 +197,9 @@ def test_shards_of_mpca_travel_beside_the_steps_on_mpi(totals: dict[str, Any]) -
     ranks = totals["per_rank"]
 
     assert len({rank["cycles"] for rank in ranks}) == 1
+    assert totals["sums"] == ranks[0]["cycles"]
+    assert totals["steps_per_cycle"] > 0
+    assert 0 < totals["effective_share"] <= 1
     # On a busy machine a rank may take few steps, or none.
     assert ranks[0]["cycles"] >= 3
     assert max(rank["mean_steps_per_cycle"] for rank in ranks) >= 1
