@@ -39,7 +39,6 @@ NEW_FILES = {
 #: Alone, since ranks take seconds to start.
 TRAIN = {"workers": 1, "algorithm": "sgd", "epochs": 3, "batch_size": 16, "seed": 2}
 Features = dict[tuple[str, int], NDArray[np.float32]]
-"""The high-level features of events."""
 
 
 def input_options(files: dict[str, Path]) -> list[str]:
