@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -33,16 +32,25 @@ pytestmark = [pytest.mark.minutes, pytest.mark.distributed, pytest.mark.timeout(
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
 EPOCHS = 24
-RANK = (*MODULE_COMMAND, "training.launching.rank_process")
-SLOW = {"epochs": EPOCHS, "batch_size": 4, "checkpoint_steps": 20}
-MPCA = {"algorithm": "mpca", "cycle_steps": 4}
-#: Runs of which a rank is killed, one of every kind of method.
+LONG_RUN = {"epochs": EPOCHS, "batch_size": 4, "checkpoint_steps": 20}
+#: Methods whose result does not depend on the speed of the ranks.
+DETERMINISTIC: dict[str, dict[str, Any]] = {
+    "ar-sgd": {"algorithm": "ar-sgd"},
+    "d-psgd": {"algorithm": "d-psgd"},
+    "mpca in cycles": {"algorithm": "mpca", "cycle_steps": 4},
+    "local-sgd": {"algorithm": "local-sgd", "slowmo": {"tau": 5}},
+}
+#: Methods of every kind, of whose runs a rank is killed.
 KILLED: dict[str, dict[str, Any]] = {
-    name: {"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "agn", "mpca")
-} | {
-    "mpca in cycles": MPCA,
+    "ar-sgd": DETERMINISTIC["ar-sgd"],
+    "d-psgd": DETERMINISTIC["d-psgd"],
+    "ad-psgd": {"algorithm": "ad-psgd"},
+    "agn": {"algorithm": "agn"},
+    "mpca": {"algorithm": "mpca"},
+    "mpca in cycles": DETERMINISTIC["mpca in cycles"],
     "easgd together": {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
 }
+WAITING = re.compile(r"(in an all-reduce|in a barrier|waiting for the others), for")
 
 
 @pytest.fixture(scope="module")
@@ -50,31 +58,36 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS)
 
 
-#: Methods whose result does not depend on who was faster.
-FIXED: dict[str, dict[str, Any]] = {
-    "ar-sgd": {"algorithm": "ar-sgd"},
-    "d-psgd": {"algorithm": "d-psgd"},
-    "local-sgd": {"algorithm": "local-sgd", "slowmo": {"tau": 5}},
-    "mpca in cycles": MPCA,
-}
-
-
 @pytest.fixture(scope="module")
-def calm(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
-    """Their undisturbed runs, in ranks that are started once."""
-    folder = tmp_path_factory.mktemp("calm")
-    runs = {name: make_spec(dataset, folder / name, **SLOW, **keys) for name, keys in FIXED.items()}
+def undisturbed(
+    dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, RunSpec]:
+    """Runs of the deterministic methods that nobody disturbs, in ranks that start once."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    runs = {
+        name: make_spec(dataset, folder / name, **LONG_RUN, **method)
+        for name, method in DETERMINISTIC.items()
+    }
     launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
     return runs
 
 
 def has_checkpoint(run: RunSpec) -> bool:
-    """Whether there is a complete one."""
     return any((run.out_dir / "checkpoints").glob("*/complete.json"))
 
 
+def wait_for_checkpoint(run: RunSpec, is_over: threading.Event) -> bool:
+    """Wait for a checkpoint of a run; False if its job is over instead."""
+
+    def is_reached() -> bool:
+        return has_checkpoint(run) or is_over.is_set()
+
+    wait_until(is_reached, label="a checkpoint", seconds=600)
+    return not is_over.is_set()
+
+
 def rank_processes(folder: Path) -> list[psutil.Process]:
-    """The Python processes of the ranks of a job, in no particular order."""
+    """The Python processes of the ranks of a job, in any order."""
     return [
         process
         for process in processes_of(folder)
@@ -82,212 +95,210 @@ def rank_processes(folder: Path) -> list[psutil.Process]:
     ]
 
 
-@contextmanager
-def signal_to_a_rank(run: RunSpec, signal_number: signal.Signals) -> Iterator[list[int]]:
-    """Once a first checkpoint is there, send a signal to one rank.
+def rank_program(runs_file: Path) -> list[str]:
+    """The command of a rank of the runs that a file lists."""
+    return [*MODULE_COMMAND, "training.launching.rank_process", str(runs_file)]
 
-    Yields its process id in a list.
+
+@contextmanager
+def signal_to_one_rank(run: RunSpec, signal_number: signal.Signals) -> Iterator[list[int]]:
+    """Send a signal to one rank after the first checkpoint.
+
+    Yields:
+        A list that gets the process id of that rank.
     """
-    hit: list[int] = []
+    signalled: list[int] = []
     is_over = threading.Event()
 
     def send() -> None:
-        wait_until(
-            lambda: has_checkpoint(run) or is_over.is_set(), label="a checkpoint", seconds=600
-        )
-        if is_over.is_set():
-            return
-        victim = rank_processes(run.out_dir)[-1]
-        os.kill(victim.pid, signal_number)
-        hit.append(victim.pid)
+        if wait_for_checkpoint(run, is_over):
+            victim = rank_processes(run.out_dir)[-1]
+            victim.send_signal(signal_number)
+            signalled.append(victim.pid)
 
     thread = threading.Thread(target=send)
     thread.start()
     try:
-        yield hit
+        yield signalled
     finally:
         is_over.set()
         thread.join()
 
 
-class Killed(NamedTuple):
+class KilledJob(NamedTuple):
     """Runs of one job, in each of which a rank was killed after its first checkpoint."""
 
     runs: dict[str, RunSpec]
-    left: list[list[int]]
-    """Numbers of the runs that ranks were given at the start before each kill, and at the last
-    start."""
-    unfinished: list[bool]
-    """Whether the run had no result then."""
+    pending_runs: list[list[int]]
+    """Numbers of the runs that ranks had to do, at each kill and at the end."""
+    were_unfinished: list[bool]
+    """True where the run had no result at its kill."""
     losses: list[str]
 
 
 @pytest.fixture(scope="module")
-def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """One run of each method, in ranks that are started once and again after each kill."""
+def killed_job(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> KilledJob:
+    """One run of each method, in ranks that start once and again after each kill."""
     folder = tmp_path_factory.mktemp("killed")
-    restarts = {"max_restarts": len(KILLED)}
     runs = {
-        name: make_spec(dataset, folder / name, **SLOW, **restarts, **keys)
-        for name, keys in KILLED.items()
+        name: make_spec(dataset, folder / name, **LONG_RUN, max_restarts=len(KILLED), **method)
+        for name, method in KILLED.items()
     }
-    created = Killed(runs, [], [], [])
-    job, is_over = folder / "job", threading.Event()
+    job = KilledJob(runs, [], [], [])
+    is_over = threading.Event()
 
-    def note_list() -> None:
-        created.left.append(
-            [load["number"] for load in json.loads((job / "runs.json").read_text())]
-        )
+    def note_pending_runs() -> None:
+        listed = json.loads((folder / "job" / "runs.json").read_text())
+        job.pending_runs.append([entry["number"] for entry in listed])
 
-    def kill() -> None:
+    def kill_a_rank_of_each_run() -> None:
         for run in runs.values():
-            wait_until(
-                lambda run=run: has_checkpoint(run) or is_over.is_set(),
-                label="a checkpoint",
-                seconds=600,
-            )  # type: ignore[misc]
-            if is_over.is_set():
+            if not wait_for_checkpoint(run, is_over):
                 return
-            note_list()
-            rank_processes(job)[-1].kill()
-            created.unfinished.append(not (run.out_dir / "summary.json").exists())
+            note_pending_runs()
+            rank_processes(folder / "job")[-1].kill()
+            job.were_unfinished.append(not (run.out_dir / "summary.json").exists())
 
-    thread = threading.Thread(target=kill)
+    thread = threading.Thread(target=kill_a_rank_of_each_run)
     thread.start()
     try:
         launch_all(
-            list(runs.values()), job, on_progress=lambda *_: None, on_loss=created.losses.append
+            list(runs.values()),
+            folder / "job",
+            on_progress=lambda *_: None,
+            on_loss=job.losses.append,
         )
     finally:
         is_over.set()
         thread.join()
-    note_list()
-    return created
+    note_pending_runs()
+    return job
 
 
-@pytest.mark.parametrize("algorithm", KILLED)
-def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
-    killed: Killed, calm: dict[str, RunSpec], algorithm: str
+@pytest.mark.parametrize("method", KILLED)
+def test_all_ranks_continue_from_the_last_checkpoint_after_one_is_killed(
+    killed_job: KilledJob, undisturbed: dict[str, RunSpec], method: str
 ) -> None:
-    run, number = killed.runs[algorithm], list(KILLED).index(algorithm)
-    assert killed.unfinished[number]
-    message = (
-        r"a rank was lost \(.*process rank \d with .* signal 9 \(Killed\).*\); all start again"
+    run = killed_job.runs[method]
+    index = list(KILLED).index(method)
+
+    assert killed_job.were_unfinished[index]
+    assert re.match(
+        r"a rank was lost \(.*process rank \d with .* signal 9 \(Killed\).*\); all start again",
+        killed_job.losses[index],
     )
-    assert re.match(message, killed.losses[number])
-    for rank in records(run.out_dir):
-        assert [record["epoch"] for record in rank] == list(range(EPOCHS))
+    for rank_records in records(run.out_dir):
+        assert [record["epoch"] for record in rank_records] == list(range(EPOCHS))
     assert summary(run.out_dir)["samples"] == EPOCHS * sum(ROWS["train"])
-    if algorithm in FIXED:
+    if method in DETERMINISTIC:
         np.testing.assert_array_equal(
-            flat_weights(run.out_dir), flat_weights(calm[algorithm].out_dir)
+            flat_weights(run.out_dir), flat_weights(undisturbed[method].out_dir)
         )
 
 
-def test_a_killed_rank_costs_only_the_run_it_was_in(killed: Killed) -> None:
+def test_a_killed_rank_costs_only_the_run_that_it_was_in(killed_job: KilledJob) -> None:
     numbers = list(range(len(KILLED)))
-    assert killed.left == [numbers, *(numbers[index:] for index in numbers)]
-    assert len(killed.losses) == len(KILLED)
+    unfinished_at_kills = [numbers[index:] for index in numbers]
+
+    assert killed_job.pending_runs == [numbers, *unfinished_at_kills]
+    assert len(killed_job.losses) == len(KILLED)
 
 
-def test_a_rank_that_is_lost_again_and_again_ends_the_run(
+def test_a_rank_that_is_lost_once_too_often_ends_the_run(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", max_restarts=0, **SLOW)
+    run = make_spec(dataset, tmp_path / "out", max_restarts=0, **LONG_RUN)
+
     with (
-        signal_to_a_rank(run, signal.SIGKILL),
+        signal_to_one_rank(run, signal.SIGKILL),
         pytest.raises(LaunchError, match=r"a rank was lost.*max_restarts"),
     ):
         launch(run, on_progress=lambda _: None)
 
 
-def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(
+def test_the_report_of_a_stopped_rank_names_the_operation_of_each_rank(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", stall_seconds=15.0, **SLOW)
-    with signal_to_a_rank(run, signal.SIGSTOP) as stopped, pytest.raises(StalledError) as caught:
+    run = make_spec(dataset, tmp_path / "out", stall_seconds=15.0, **LONG_RUN)
+
+    with signal_to_one_rank(run, signal.SIGSTOP) as stopped, pytest.raises(StalledError) as error:
         launch(run, on_progress=lambda _: None)
+
     assert stopped
-    message = str(caught.value)
+    message = str(error.value)
     # mpirun continues a stopped rank before it ends it, so the rank may still print a line.
     assert "rank 0: " in message
     assert "rank 1: " in message
-    assert any(
-        description in message
-        for description in (
-            "in an all-reduce, for",
-            "in a barrier, for",
-            "waiting for the others, for",
-        )
-    )
+    assert WAITING.search(message)
     assert list((run.out_dir / "stalls").glob("rank-*.json"))
     wait_until(lambda: not processes_of(run.out_dir), label="all ranks are gone")
 
 
 def test_a_host_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None:
+    runs_file = tmp_path / "nowhere" / "runs.json"
     settings = TrainSettings(workers=2, algorithm="ar-sgd")
-    command, env = (
-        rank_command(settings, [*RANK, str(tmp_path / "nowhere" / "runs.json")]),
-        rank_environment(settings),
-    )
+
     completed = subprocess.run(
-        command,
-        env=env,
+        rank_command(settings, rank_program(runs_file)),
+        env=rank_environment(settings),
         capture_output=True,
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
         timeout=120,
     )
+
+    message = f"{socket.gethostname()} does not see {runs_file}: the run folder must be on"
     assert completed.returncode != 0
-    assert (
-        f"{socket.gethostname()} does not see {tmp_path}/nowhere/runs.json: the run folder must be on"
-        in completed.stderr
-    )
+    assert message in completed.stderr
     assert "Traceback" not in completed.stderr
 
 
-def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
+def test_ranks_started_by_hand_ignore_the_report_of_an_earlier_standstill(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
     run = make_spec(dataset, tmp_path / "out", epochs=1)
     run.save(run.out_dir / "run.json")
     (run.out_dir / "stalls").mkdir()
-    listed = run.out_dir / "runs.json"
-    listed.write_text(json.dumps([{"number": 0, "spec": str(run.out_dir / "run.json")}]))
-    command = rank_command(run.train, [*RANK, str(listed)])
+    runs_file = run.out_dir / "runs.json"
+    runs_file.write_text(json.dumps([{"number": 0, "spec": str(run.out_dir / "run.json")}]))
+
     subprocess.run(
-        command, env=rank_environment(run.train), check=True, stdin=subprocess.DEVNULL, timeout=120
+        rank_command(run.train, rank_program(runs_file)),
+        env=rank_environment(run.train),
+        check=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
     )
+
     assert summary(run.out_dir)["epochs"] == 1
-    # A rank that sees one reports too, and ends some seconds later.
+    # A rank that sees a report writes one too, and ends some seconds later.
     assert not (run.out_dir / "stalls").exists()
 
 
-def test_a_second_launch_continues_an_interrupted_one_within_its_run(
-    dataset: FeatureDataset, calm: dict[str, RunSpec], tmp_path: Path
+def test_a_second_launch_continues_within_the_interrupted_run(
+    dataset: FeatureDataset, undisturbed: dict[str, RunSpec], tmp_path: Path
 ) -> None:
-    selected: list[dict[str, Any]] = [{}, {**SLOW, **FIXED["local-sgd"]}]
-    runs = [
-        make_spec(dataset, tmp_path / f"{index}", **keys) for index, keys in enumerate(selected)
-    ]
+    short = make_spec(dataset, tmp_path / "short")
+    long = make_spec(dataset, tmp_path / "long", **LONG_RUN, **DETERMINISTIC["local-sgd"])
+    progress_of_second: list[tuple[int, int]] = []
 
     def interrupt(index: int, progress: Any) -> None:
         if index == 1 and progress.epoch > 2:
             raise KeyboardInterrupt
 
+    def note_progress(index: int, progress: Any) -> None:
+        progress_of_second.append((index, progress.epoch))
+
     with pytest.raises(KeyboardInterrupt):
-        launch_all(runs, tmp_path / "job", on_progress=interrupt)
+        launch_all([short, long], tmp_path / "job", on_progress=interrupt)
     wait_until(lambda: not processes_of(tmp_path / "job"), label="all ranks are gone")
-    seen: list[tuple[int, int]] = []
-    launch_all(
-        runs,
-        tmp_path / "job",
-        on_progress=lambda index, progress: seen.append((index, progress.epoch)),
-    )
-    assert {index for index, _ in seen} == {1}
-    assert seen[0][1] > 1, "it started from scratch"
-    assert [record["epoch"] for record in records(runs[1].out_dir)[0]] == list(range(EPOCHS))
+    launch_all([short, long], tmp_path / "job", on_progress=note_progress)
+
+    assert {index for index, _ in progress_of_second} == {1}
+    _, first_epoch = progress_of_second[0]
+    assert first_epoch > 1, "it started from scratch"
+    assert [record["epoch"] for record in records(long.out_dir)[0]] == list(range(EPOCHS))
     np.testing.assert_array_equal(
-        flat_weights(runs[1].out_dir), flat_weights(calm["local-sgd"].out_dir)
+        flat_weights(long.out_dir), flat_weights(undisturbed["local-sgd"].out_dir)
     )

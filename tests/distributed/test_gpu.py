@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,12 @@ METHODS: list[dict[str, Any]] = [
     {"algorithm": "sharded", "overlap": "thread", "bound": 4, "drop_rate": 0.5},
     {"algorithm": "mpca", "cycle_steps": 2},
 ]
+#: Each network with its defaults, unless variants of its settings are listed.
+NETWORKS = [(name, {}) for name in NAMES if name not in dict(VARIANTS)] + [*VARIANTS]
+in_each_precision = pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 3e-5)], ids=str
+)
+with_each_input = pytest.mark.parametrize("model", [{}, PARTICLES], ids=["hlf", "particles"])
 
 
 @pytest.fixture
@@ -52,97 +58,85 @@ def gpu() -> Iterator[torch.device]:
     torch.set_deterministic_debug_mode("default")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 3e-5)], ids=str
-)
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [*((name, {}) for name in NAMES if name not in dict(VARIANTS)), *VARIANTS],
-    ids=str,
-)
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    folder = tmp_path_factory.mktemp("data") / "set"
+    return write_dataset(folder, rows=ROWS, class_weights=[2.0, 1.0, 0.5])
+
+
+@in_each_precision
+@pytest.mark.parametrize(("name", "settings"), NETWORKS, ids=str)
 def test_gradients_are_those_of_float64_on_the_cpu(
     gpu: torch.device, name: Any, settings: dict[str, Any], dtype: torch.dtype, tolerance: float
 ) -> None:
     events = random_events([3, 1, 40, 0, 17] * 12)
-    expected = gradients(small_network(name, **settings), events)
+    expected_gradients = gradients(small_network(name, **settings), events)
     network = small_network(name, **settings).to(gpu, dtype)
     FlatModel(network)
-    moved = {
-        key: column.to(gpu, dtype if column.is_floating_point() else column.dtype)
-        for key, column in events.items()
-    }
-    for actual, reference in zip(gradients(network, moved), expected, strict=True):
-        assert actual.dtype == dtype
-        assert (actual.cpu().double() - reference).norm() <= tolerance * max(1.0, reference.norm())
+    events_on_gpu = {}
+    for column_name, column in events.items():
+        column_dtype = column.dtype
+        if column.is_floating_point():
+            column_dtype = dtype
+        events_on_gpu[column_name] = column.to(gpu, column_dtype)
+
+    gpu_gradients = gradients(network, events_on_gpu)
+
+    for gradient, expected in zip(gpu_gradients, expected_gradients, strict=True):
+        difference = gradient.cpu().double() - expected
+        assert gradient.dtype == dtype
+        assert difference.norm() <= tolerance * max(1.0, expected.norm())
 
 
-@pytest.mark.parametrize("kind_name", [lenet5, ResNet20])
+@pytest.mark.parametrize(("build", "channels", "side"), [(lenet5, 1, 28), (ResNet20, 3, 32)])
 def test_gradients_of_networks_of_images_are_those_of_the_cpu(
-    gpu: torch.device, kind_name: Any
+    gpu: torch.device, build: Callable[[Scaler], nn.Module], channels: int, side: int
 ) -> None:
-    channels, side = (1, 28) if kind_name is lenet5 else (3, 32)
     torch.manual_seed(1)
-    network: nn.Module = kind_name(Scaler([100.0] * channels, [50.0] * channels)).double()
+    network = build(Scaler([100.0] * channels, [50.0] * channels)).double().eval()
     images = torch.randint(256, (8, side, side, channels), dtype=torch.uint8)
     labels = torch.arange(8)
 
-    def of(device: torch.device) -> list[torch.Tensor]:
+    def loss_gradients(device: torch.device) -> list[torch.Tensor]:
         torch.manual_seed(1)
-        loss = functional.cross_entropy(
-            network.to(device).eval()(images.to(device)), labels.to(device)
-        )
-        return [
-            gradient.cpu() for gradient in torch.autograd.grad(loss, list(network.parameters()))
-        ]
+        logits = network.to(device)(images.to(device))
+        loss = functional.cross_entropy(logits, labels.to(device))
+        device_gradients = torch.autograd.grad(loss, list(network.parameters()))
+        return [gradient.cpu() for gradient in device_gradients]
 
-    for expected, actual in zip(of(torch.device("cpu")), of(gpu), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
+    expected = loss_gradients(torch.device("cpu"))
+    torch.testing.assert_close(loss_gradients(gpu), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_dataset(
-        tmp_path_factory.mktemp("data") / "set", rows=ROWS, class_weights=[2.0, 1.0, 0.5]
-    )
-
-
-def run_all(folder: Path, *runs: RunSpec) -> None:
-    """Train, in ranks that are started once."""
-    launch_all(list(runs), folder, on_progress=lambda *_: None)
-
-
-def test_the_same_seed_gives_the_same_numbers_also_after_a_pause(
-    dataset: FeatureDataset, tmp_path: Path
+@with_each_input
+def test_a_seed_gives_the_same_numbers_again_after_a_pause_and_nearly_on_a_cpu(
+    dataset: FeatureDataset, tmp_path: Path, model: dict[str, Any]
 ) -> None:
-    def spec(name: str, *, model: dict[str, Any], **train: Any) -> RunSpec:
-        return make_spec(
-            dataset, tmp_path / name, model=model, **{"device": "cuda", "workers": 2, **train}
-        )
+    def spec(name: str, *, epochs: int = 4, device: str = "cuda") -> RunSpec:
+        return make_spec(dataset, tmp_path / name, model=model, epochs=epochs, device=device)
 
-    for model in ({}, PARTICLES):
-        kind_name = model.get("name", "hlf")
-        runs = [spec(f"{kind_name}-{name}", model=model, epochs=4) for name in ("once", "twice")]
-        paused = [spec(f"{kind_name}-paused", model=model, epochs=epochs) for epochs in (2, 4)]
-        moved = [
-            spec(f"{kind_name}-moved", model=model, epochs=2),
-            spec(f"{kind_name}-moved", model=model, epochs=4, device="cpu"),
-        ]
-        run_all(tmp_path / f"{kind_name}-first", *runs, paused[0], moved[0])
-        for first_half in (paused[0], moved[0]):
-            (
-                first_half.out_dir / "summary.json"
-            ).unlink()  # As if it had been stopped before its end.
-        run_all(tmp_path / f"{kind_name}-then", paused[1], moved[1])
-        once, twice, later, on_cpu = (
-            flat_weights(run.out_dir) for run in (*runs, paused[1], moved[1])
-        )
-        np.testing.assert_array_equal(twice, once)
-        np.testing.assert_array_equal(later, once)
-        np.testing.assert_allclose(on_cpu, once, atol=2e-4)
-        assert len(records(paused[1].out_dir)[0]) == 4
+    first = spec("first")
+    repeated = spec("repeated")
+    before_pause = spec("paused", epochs=2)
+    before_move = spec("moved", epochs=2)
+    first_runs = [first, repeated, before_pause, before_move]
+    launch_all(first_runs, tmp_path / "first job", on_progress=lambda *_: None)
+    # Without the summary, a run counts as stopped before its end.
+    for interrupted in (before_pause, before_move):
+        (interrupted.out_dir / "summary.json").unlink()
+    after_pause = spec("paused")
+    after_move = spec("moved", device="cpu")
+
+    launch_all([after_pause, after_move], tmp_path / "second job", on_progress=lambda *_: None)
+
+    expected = flat_weights(first.out_dir)
+    np.testing.assert_array_equal(flat_weights(repeated.out_dir), expected)
+    np.testing.assert_array_equal(flat_weights(after_pause.out_dir), expected)
+    np.testing.assert_allclose(flat_weights(after_move.out_dir), expected, atol=2e-4)
+    assert len(records(after_pause.out_dir)[0]) == 4
 
 
-@pytest.mark.parametrize("model", [{}, PARTICLES], ids=["hlf", "particles"])
+@with_each_input
 def test_every_kind_of_method_learns(
     dataset: FeatureDataset, tmp_path: Path, model: dict[str, Any]
 ) -> None:
@@ -151,7 +145,9 @@ def test_every_kind_of_method_learns(
         make_spec(dataset, tmp_path / str(index), model=model, **settings, **method)
         for index, method in enumerate(METHODS)
     ]
-    run_all(tmp_path / "job", *runs)
+
+    launch_all(runs, tmp_path / "job", on_progress=lambda *_: None)
+
     for run in runs:
         losses = [record["val_loss"] for record in records(run.out_dir)[0]]
         assert min(losses) < 0.95 * losses[0], run.train.algorithm.name

@@ -32,14 +32,15 @@ pytestmark = [
 
 #: One way [s], and bits per second.
 DELAY, RATE = 0.02, 5e7
+#: Bytes; the size in the middle is predicted.
 SIZES = (64, 8192, 32_768)
-#: The largest number of workers, and the size in the middle, are predicted.
+#: The largest number is predicted.
 WORKERS = (2, 4, 8)
-MOST_ERROR = 0.25
+MAX_RELATIVE_ERROR = 0.25
 
 
-def is_fitted(measurement: Measurement) -> bool:
-    """Whether a measurement calibrates the model; the others check it."""
+def calibrates(measurement: Measurement) -> bool:
+    """True if the model is fitted on this measurement; False if the measurement checks it."""
     return (
         measurement.operation != PUSH
         and measurement.workers < WORKERS[-1]
@@ -47,71 +48,73 @@ def is_fitted(measurement: Measurement) -> bool:
     )
 
 
-def all_reduces(between: Network, algorithm: str) -> list[Measurement]:
-    """All-reduces by plain sockets."""
-    size, medians = len(between.addresses), between.messages(algorithm, SIZES)
-    return [
-        Measurement(ALL_REDUCE, size, nbytes, max(median[str(nbytes)] for median in medians))
-        for nbytes in SIZES
-    ]
+def measure_all_reduces(hosts: Network, algorithm: str) -> list[Measurement]:
+    """All-reduces by plain sockets, one rank a host."""
+    medians_by_host = hosts.messages(algorithm, SIZES)
+    measurements = []
+    for nbytes in SIZES:
+        slowest = max(medians[str(nbytes)] for medians in medians_by_host)
+        measurements.append(Measurement(ALL_REDUCE, len(hosts.addresses), nbytes, slowest))
+    return measurements
 
 
-def averages_and_pushes(between: Network) -> list[Measurement]:
-    """Averages and pushes as the methods make them."""
-    size = len(between.addresses)
-    settings = TrainSettings(algorithm="ad-psgd", workers=size, launcher_args=between.launcher_args)
-    command = [sys.executable, "-m", "training.launching.message_probe", "", *map(str, SIZES)]
+def measure_averages_and_pushes(hosts: Network) -> list[Measurement]:
+    """Averages and pushes as the methods make them, one rank a host."""
+    settings = TrainSettings(
+        algorithm="ad-psgd", workers=len(hosts.addresses), launcher_args=hosts.launcher_args
+    )
+    probe = [sys.executable, "-m", "training.launching.message_probe", "", *map(str, SIZES)]
     completed = subprocess.run(
-        between.on_host(0, *rank_command(settings, command)),
+        hosts.on_host(0, *rank_command(settings, probe)),
         env=rank_environment(settings),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         timeout=100,
     )
-    results = json.loads(
-        next(line for line in completed.stdout.splitlines() if line.startswith("{"))
-    )["measured"]
-    return [Measurement(**result) for result in results if result["operation"] != ALL_REDUCE]
+    report = next(line for line in completed.stdout.splitlines() if line.startswith("{"))
+    measurements = [Measurement(**fields) for fields in json.loads(report)["measured"]]
+    return [measurement for measurement in measurements if measurement.operation != ALL_REDUCE]
 
 
-def misses(measured: list[Measurement], *, ring_above: float) -> list[str]:
-    """What a model, fitted on some measurements, predicts wrongly of the others."""
-    link = fit_link(
-        [measurement for measurement in measured if is_fitted(measurement)], ring_above=ring_above
-    )
-    wrong = []
-    for measurement in measured:
-        expected = predicted_seconds(measurement, link, ring_above)
-        use = "fitted" if is_fitted(measurement) else "check"
-        message = f"{measurement}: predicted {1e3 * expected:.1f} ms ({use})"
-        sys.stdout.write(f"{message}\n")
-        if not is_fitted(measurement) and abs(expected / measurement.seconds - 1) > MOST_ERROR:
-            wrong.append(message)
+def wrong_predictions(measurements: list[Measurement], *, ring_above: float) -> list[str]:
+    """Measurements that a model misses that was fitted on the calibrating ones."""
+    calibrating = [measurement for measurement in measurements if calibrates(measurement)]
+    link = fit_link(calibrating, ring_above=ring_above)
     assert DELAY < link.latency < 1.5 * DELAY
-    return wrong
+
+    messages = []
+    for measurement in measurements:
+        predicted = predicted_seconds(measurement, link, ring_above)
+        message = f"{measurement}: predicted {1e3 * predicted:.1f} ms"
+        sys.stdout.write(f"{message}\n")
+        relative_error = abs(predicted / measurement.seconds - 1)
+        if not calibrates(measurement) and relative_error > MAX_RELATIVE_ERROR:
+            messages.append(message)
+    return messages
 
 
 @pytest.mark.parametrize(("algorithm", "ring_above"), [("doubling", float("inf")), ("ring", 0.0)])
 def test_all_reduces_of_other_sizes_and_more_workers_take_the_predicted_time(
     tmp_path: Path, algorithm: str, ring_above: float
 ) -> None:
-    # Eight hosts share the cores of this machine: what else it does only makes messages late.
+    # Eight hosts share the cores of this machine: its other work only makes messages late.
     for attempt in range(3):
-        measured = []
+        measurements = []
         for workers in WORKERS:
-            with network(
-                workers, tmp_path / f"{attempt}-{workers}", delay=DELAY, rate=RATE
-            ) as between:
-                measured += all_reduces(between, algorithm)
-        wrong = misses(measured, ring_above=ring_above)
+            folder = tmp_path / f"{attempt}-{workers}"
+            with network(workers, folder, delay=DELAY, rate=RATE) as hosts:
+                measurements += measure_all_reduces(hosts, algorithm)
+        wrong = wrong_predictions(measurements, ring_above=ring_above)
         if not wrong:
             break
+
     assert wrong == []
 
 
 def test_averages_of_other_sizes_and_pushes_take_the_predicted_time(tmp_path: Path) -> None:
-    with network(2, tmp_path, delay=DELAY, rate=RATE) as between:
-        measured = averages_and_pushes(between)
-    assert {measurement.operation for measurement in measured} == {"sockets", PUSH}
-    assert misses(measured, ring_above=0.0) == []
+    with network(2, tmp_path, delay=DELAY, rate=RATE) as hosts:
+        measurements = measure_averages_and_pushes(hosts)
+
+    assert {measurement.operation for measurement in measurements} == {"sockets", PUSH}
+    assert wrong_predictions(measurements, ring_above=0.0) == []

@@ -36,7 +36,7 @@ in_each_way = pytest.mark.parametrize("in_memory", [True, False], ids=["memory",
 
 
 def num_averages(ranks: int, *, in_memory: bool) -> int:
-    """How many averages fit into seconds; answers through sockets wait until the partner has a core."""
+    """Number of averages that take seconds; answers through sockets wait for a core."""
     return AVERAGES[ranks] if in_memory else AVERAGES[ranks] // 10
 
 

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,27 +55,35 @@ MATPLOTLIBRC = (
 @pytest.fixture
 def hostile(tmp_path: Path) -> dict[str, str]:
     """An environment; modules with the names of ours end the process that imports them."""
-    for folder in ("path", "here"):
-        (tmp_path / folder).mkdir()
-        for name in ("features", "ingestion", "models", "training", "signal", "numpy"):
-            (tmp_path / folder / f"{name}.py").write_text("raise SystemExit('not ours')\n")
-    (tmp_path / "here" / "matplotlibrc").write_text(MATPLOTLIBRC)
-    (tmp_path / "here" / ".numba_config.yaml").write_text("disable_jit: 1\n")
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "spark-defaults.conf").write_text(
+    current, on_path, settings = (tmp_path / "here", tmp_path / "path", tmp_path / "settings")
+    for folder in (current, on_path, settings):
+        folder.mkdir()
+    for name in ("features", "ingestion", "models", "training", "signal", "numpy"):
+        for folder in (current, on_path):
+            (folder / f"{name}.py").write_text("raise SystemExit('not ours')\n")
+    (current / "matplotlibrc").write_text(MATPLOTLIBRC)
+    (current / ".numba_config.yaml").write_text("disable_jit: 1\n")
+    (settings / "spark-defaults.conf").write_text(
         "spark.eventLog.enabled true\nspark.eventLog.dir hdfs://no.such.host:9000/\n"
     )
-    folders = dict.fromkeys(
-        ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"), str(tmp_path / "site")
-    )
-    path = os.pathsep.join([str(ROOT), str(tmp_path / "path")])
     return {
         **os.environ,
         **HOSTILE,
-        **folders,
-        "PYTHONPATH": path,
-        "MATPLOTLIBRC": str(tmp_path / "here"),
+        "SPARK_CONF_DIR": str(settings),
+        "HADOOP_CONF_DIR": str(settings),
+        "YARN_CONF_DIR": str(settings),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(on_path)]),
+        "MATPLOTLIBRC": str(current),
     }
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    mask_before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(mask_before)
 
 
 def test_a_run_in_a_hostile_environment_gives_the_same_bytes(
@@ -81,33 +91,35 @@ def test_a_run_in_a_hostile_environment_gives_the_same_bytes(
 ) -> None:
     finished_run.restore(state_before="evaluate")
     # The shared run has no figures.
-    drawn = finished_run.run("evaluate")
-    assert drawn.returncode == 0, drawn.stderr
-    plain = shutil.copytree(version_of(finished_run.run_dir, "evaluate"), tmp_path / "plain")
+    evaluated = finished_run.run("evaluate")
+    assert evaluated.returncode == 0, evaluated.stderr
+    expected = shutil.copytree(version_of(finished_run.run_dir, "evaluate"), tmp_path / "expected")
     finished_run.restore(state_before="ingest")
-    umask_before = os.umask(0o277)
-    try:
-        command = ("run", "--until", "evaluate", "--config", finished_run.config)
-        result = pipeline(*command, cwd=tmp_path / "here", env=hostile)
-    finally:
-        os.umask(umask_before)
+    arguments = ("run", "--until", "evaluate", "--config", finished_run.config)
+
+    with umask(0o277):
+        result = pipeline(*arguments, cwd=tmp_path / "here", env=hostile)
+
     assert result.returncode == 0, result.stdout + result.stderr
     for stage in ("ingest", "features", "train", "evaluate"):
         finished_run.assert_same_result(stage)
-    figures = [path.relative_to(plain) for path in plain.rglob("*.p[dn][fg]")]
+    figures = list(expected.rglob("*.p[dn][fg]"))
     assert figures
-    current = version_of(finished_run.run_dir, "evaluate")
-    assert [
-        name for name in figures if (current / name).read_bytes() != (plain / name).read_bytes()
-    ] == []
+    in_hostile = version_of(finished_run.run_dir, "evaluate")
+    for figure in figures:
+        name = figure.relative_to(expected)
+        assert (in_hostile / name).read_bytes() == figure.read_bytes(), name
 
 
-def test_a_package_named_pipeline_on_the_path_does_not_stop_the_console_script(
-    tmp_path: Path,
-) -> None:
+def test_the_console_script_starts_beside_a_module_named_pipeline(tmp_path: Path) -> None:
     (tmp_path / "pipeline.py").write_text("raise SystemExit('not ours')\n")
+
     completed = subprocess.run(
         [sys.executable, ROOT / "hep_pipeline.py", "--version"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
     assert completed.stdout.startswith("hep-pipeline"), completed.stderr

@@ -13,7 +13,6 @@ from lent_spark import command
 from pipeline.machine.spark_session import SparkProvider
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "examples" / "nanoaod"
-FILES = sorted(FOLDER.glob("*.root"))
 
 
 def test_the_bundled_events_are_those_of_their_script(tmp_path: Path) -> None:
@@ -22,14 +21,17 @@ def test_the_bundled_events_are_those_of_their_script(tmp_path: Path) -> None:
     assert spec.loader is not None
     script = module_from_spec(spec)
     spec.loader.exec_module(script)
+
     script.main(tmp_path)
-    assert [each.name for each in FILES] == ["data.root", "ttbar.root", "wjets.root"]
-    for path in FILES:
+
+    files = sorted(FOLDER.glob("*.root"))
+    assert [path.name for path in files] == ["data.root", "ttbar.root", "wjets.root"]
+    for path in files:
         with (
             uproot.open({path: "Events"}) as bundled,
-            uproot.open({tmp_path / path.name: "Events"}) as created,
+            uproot.open({tmp_path / path.name: "Events"}) as expected,
         ):
-            assert bundled.arrays().tolist() == created.arrays().tolist()
+            assert bundled.arrays().tolist() == expected.arrays().tolist()
         assert path.stat().st_size < 100_000
 
 
@@ -39,27 +41,34 @@ def test_the_bundled_events_are_those_of_their_script(tmp_path: Path) -> None:
 def test_signal_against_background_on_nanoaod_by_one_command(
     provider: SparkProvider, tmp_path: Path
 ) -> None:
-    result = command(
-        provider, "run", "--config", FOLDER / "config.yaml", "--set", f"run_dir={tmp_path}"
-    )
+    config = FOLDER / "config.yaml"
+
+    result = command(provider, "run", "--config", config, "--set", f"run_dir={tmp_path}")
+
     assert result.exit_code == 0, result.output
-    (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("evaluate/*/metrics.json"))
-    assert (metrics["classes"], metrics["signals"]) == (["background", "signal"], {"signal": 1.0})
-    for run in metrics["runs"].values():
-        assert run["auc"]["signal"]["value"] > 0.9
-        measurable = {each["wanted"]: each["measurable"] for each in run["background_points"]}
-        assert measurable == {0.1: True, 0.001: False}
-        (point,) = (each for each in run["background_points"] if each["measurable"])
-        assert (
-            0.6 < point["signal"]["low"] <= point["signal"]["value"] <= point["signal"]["high"] < 1
-        )
-        # The data are a mixture of both samples, so they agree with the simulation; the score is
-        # blinded by default.
-        data = run["data"]
-        assert (300 < data["num_events"] < 1000, data["blind_above"]) == (True, 0.5)
-        assert data["copies"] == {"data": 0, "simulation": 0}
-        assert min(each["p_value"] for each in data["chi_square"].values()) > 1e-4
+    (metrics_path,) = tmp_path.glob("evaluate/*/metrics.json")
+    metrics = json.loads(metrics_path.read_text())
+    assert metrics["classes"] == ["background", "signal"]
+    assert metrics["signals"] == {"signal": 1.0}
+    assert metrics["luminosity"] == "1.2 pb⁻¹"
     # At equal selection the events would be as the cross-sections; more of the signal is selected.
     events = metrics["events_before"]
     assert 0 < events["background"] / 600 < events["signal"] / 366
-    assert metrics["luminosity"] == "1.2 pb⁻¹"
+
+    for run in metrics["runs"].values():
+        assert run["auc"]["signal"]["value"] > 0.9
+        points = {point["wanted"]: point for point in run["background_points"]}
+        assert points.keys() == {0.1, 0.001}
+        assert points[0.1]["measurable"]
+        assert not points[0.001]["measurable"]
+        signal = points[0.1]["signal"]
+        assert 0.6 < signal["low"] <= signal["value"] <= signal["high"] < 1
+
+        # The data are a mixture of both samples, so they agree with the simulation; the score is
+        # blinded by default.
+        data = run["data"]
+        assert 300 < data["num_events"] < 1000
+        assert data["blind_above"] == 0.5
+        assert data["copies"] == {"data": 0, "simulation": 0}
+        p_values = [agreement["p_value"] for agreement in data["chi_square"].values()]
+        assert min(p_values) > 1e-4

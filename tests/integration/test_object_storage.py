@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,88 +29,91 @@ pytestmark = [
 SETTINGS = {
     "model": {"names": ["hlf"]},
     "train": {"workers": 1, "epochs": 1, "batch_size": 16},
-    # It reads the events.
+    # Systematics read the events.
     "evaluate": {"reference": False, "systematics": {"jet_scale": 0.02}},
 }
+#: A ROOT file has a UUID and times; Parquet has the same predictions.
+FILES_THAT_DIFFER = ("dataset.json", "hlf/predictions.root")
 
 
-class Finished(NamedTuple):
+class RunResult(NamedTuple):
     """What a run has written."""
 
-    contents: dict[str, str]
-    """Digest of the content of each file that later stages or users read."""
+    content_digests: dict[str, str]
+    """By stage and path, of the files that later stages or users read."""
     weights: dict[str, NDArray[Any]]
     """By reader of the training."""
     run_dir: Path
 
 
-def finished(
-    provider: SparkProvider, folder: Path, data: Path, readers: tuple[str, ...], **changes: Any
-) -> Finished:
-    """A run to `evaluate`, trained again for each further reader."""
+def run_to_evaluate(
+    provider: SparkProvider, folder: Path, data: Path, readers: Sequence[str], **changes: Any
+) -> RunResult:
+    """A run to `evaluate` with the first reader; it trains again with each further reader."""
+    folder.mkdir()
     config = small_config(folder, data, **SETTINGS, **changes)
-    weights = {}
-    for reader in readers:
-        for stage in ("train",) if weights else ("ingest", "features", "train", "evaluate"):
-            message = [
-                stage,
-                "--config",
-                config,
-                "--set",
-                f"train.reader={reader}",
-                *(["--force"] if weights else []),
-            ]
-            result = command(provider, *message)
-            assert result.exit_code == 0, result.stderr
-        weights[reader] = flat_weights(version_of(folder / "run", "train") / "hlf")
-    assert command(provider, "status", "--verify", "--config", config).exit_code == 0
-    contents = {}
-    # A ROOT file has a UUID and times; Parquet has the same predictions.
-    left_out = ("dataset.json", "hlf/predictions.root")
+    run_dir = folder / "run"
+
+    def run(*arguments: str) -> None:
+        result = command(provider, *arguments, "--config", config)
+        assert result.exit_code == 0, result.stderr
+
+    for stage in ("ingest", "features", "train", "evaluate"):
+        run(stage, "--set", f"train.reader={readers[0]}")
+    weights = {readers[0]: flat_weights(version_of(run_dir, "train") / "hlf")}
+    for reader in readers[1:]:
+        run("train", "--set", f"train.reader={reader}", "--force")
+        weights[reader] = flat_weights(version_of(run_dir, "train") / "hlf")
+    run("status", "--verify")
+
+    digests = {}
     for stage in ("ingest", "features", "evaluate"):
-        files = in_use(folder / "run", stage).files
-        contents |= {
-            f"{stage}/{file.path}": file.content for file in files if file.path not in left_out
-        }
-    return Finished(contents, weights, folder / "run")
+        for file in in_use(run_dir, stage).files:
+            if file.path not in FILES_THAT_DIFFER:
+                digests[f"{stage}/{file.path}"] = file.content
+    return RunResult(digests, weights, run_dir)
 
 
 @pytest.fixture(scope="module")
 def runs(
     provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[Finished]]:
-    """On disk and on a server."""
+) -> Iterator[tuple[RunResult, RunResult]]:
+    """A run on disk and a run on a server."""
     folder = tmp_path_factory.mktemp("object-storage")
-    for name in ("data", "disk", "server"):
-        (folder / name).mkdir()
+    data = folder / "data"
+    data.mkdir()
     for name in ("qcd", "ttbar", "wjets"):
-        shutil.copy2(SAMPLES / f"{name}_13TeV_PU20_0.root", folder / "data" / f"{name}_0.root")
+        shutil.copy2(SAMPLES / f"{name}_13TeV_PU20_0.root", data / f"{name}_0.root")
     with s3_server() as server, pytest.MonkeyPatch.context() as patch:
         lead_to(server.url, patch)
-        for name in (name for name in os.environ if name.startswith("AWS_")):
+        for name, value in os.environ.items():
             # Spark may have been started with another environment.
-            patch.setitem(provider.context().environment, name, os.environ[name])
-        yield [
-            finished(provider, folder / "disk", folder / "data", ("arrow",)),
-            finished(
-                provider,
-                folder / "server",
-                folder / "data",
-                ("petastorm", "arrow"),
-                storage="s3://bucket/tests/run",
-            ),
-        ]
+            if name.startswith("AWS_"):
+                patch.setitem(provider.context().environment, name, value)
+        bucket = "s3://bucket/tests/run"
+        on_disk = run_to_evaluate(provider, folder / "disk", data, ["arrow"])
+        on_server = run_to_evaluate(
+            provider, folder / "server", data, ["petastorm", "arrow"], storage=bucket
+        )
+        yield on_disk, on_server
 
 
-def test_the_same_files_and_the_same_results(runs: list[Finished]) -> None:
-    disk, server = runs
-    assert server.contents == disk.contents
-    assert {"features/scaler.json", "evaluate/metrics.json"} < server.contents.keys()
-    assert [*disk.run_dir.rglob("part-*.parquet")]
-    assert not [*server.run_dir.rglob("part-*.parquet"), *server.run_dir.rglob("*.arrow")]
+def test_object_storage_gives_the_same_files_and_keeps_parquet_off_the_disk(
+    runs: tuple[RunResult, RunResult],
+) -> None:
+    on_disk, on_server = runs
+
+    assert on_server.content_digests == on_disk.content_digests
+    assert {"features/scaler.json", "evaluate/metrics.json"} < on_disk.content_digests.keys()
+    assert list(on_disk.run_dir.rglob("part-*.parquet"))
+    assert not list(on_server.run_dir.rglob("part-*.parquet"))
+    assert not list(on_server.run_dir.rglob("*.arrow"))
 
 
 @pytest.mark.parametrize("reader", ["petastorm", "arrow"])
-def test_the_same_weights_with_either_reader(runs: list[Finished], reader: str) -> None:
-    disk, server = runs
-    np.testing.assert_array_equal(server.weights[reader], disk.weights["arrow"])
+def test_object_storage_gives_the_same_weights_with_either_reader(
+    runs: tuple[RunResult, RunResult], reader: str
+) -> None:
+    on_disk, on_server = runs
+
+    np.testing.assert_array_equal(on_server.weights[reader], on_disk.weights["arrow"])

@@ -83,54 +83,58 @@ addEventListener("message", event => {{
 """
 
 
-class Seen(NamedTuple):
+class LoadedPage(NamedTuple):
+    """A page as the browser has it, and the lines of its console."""
+
     dom: str
     console: list[str]
 
     @property
     def measured(self) -> dict[str, Any]:
+        """The measurements that the script of the page left."""
         match = re.search(r'<pre id="measured">(.*?)</pre>', self.dom)
         assert match, self.dom[-1000:]
-        document: dict[str, Any] = json.loads(match[1])
-        return document
+        measurements: dict[str, Any] = json.loads(match[1])
+        return measurements
 
 
 class Browser:
     """A headless Chromium with a profile of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, profile: Path) -> None:
         names = ("chromium", "chromium-browser", "google-chrome")
-        self.command = next(filter(None, map(shutil.which, names)), None)
-        if self.command is None:
+        programs = [shutil.which(name) for name in names]
+        installed = [program for program in programs if program is not None]
+        if not installed:
             pytest.fail(
-                "no browser: none of "
-                + ", ".join(names)
-                + " is on the PATH. `make browser` installs one."
+                f"no browser: none of {', '.join(names)} is on the PATH. `make browser` installs "
+                "one."
             )
-        self.folder = folder
-
-    def open(self, page: Path, *flags: str) -> Seen:
-        """Load a page; the flags say what to make of it."""
-        always = [
+        self.command = [
+            installed[0],
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
             "--hide-scrollbars",
             "--virtual-time-budget=10000",
+            f"--window-size={DESK},1500",
+            f"--user-data-dir={profile}",
+            "--enable-logging=stderr",
+            "--v=0",
         ]
-        size, profile = f"--window-size={DESK},1500", f"--user-data-dir={self.folder}"
-        log = ["--enable-logging=stderr", "--v=0"]
+
+    def open(self, page: Path, *flags: str) -> LoadedPage:
+        """Load a page; the flags say what to make of it."""
         completed = subprocess.run(
-            [str(self.command), *always, size, profile, *log, *flags, page.as_uri()],
+            [*self.command, *flags, page.as_uri()],
             capture_output=True,
             text=True,
             check=False,
             timeout=120,
         )
         assert completed.returncode == 0, completed.stderr
-        return Seen(
-            completed.stdout, [line for line in completed.stderr.splitlines() if ":CONSOLE" in line]
-        )
+        console = [line for line in completed.stderr.splitlines() if ":CONSOLE" in line]
+        return LoadedPage(completed.stdout, console)
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +142,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
     return Browser(tmp_path_factory.mktemp("browser"))
 
 
-def picture(width: float) -> bytes:
+def draw_picture() -> bytes:
+    """A PNG of the usual width of figures."""
     output = io.BytesIO()
-    figure = Figure(figsize=(width, 5.6))
+    figure = Figure(figsize=(12, 5.6))
     figure.subplots().plot([0, 1], [0, 1])
     figure.savefig(output, format="png", dpi=110)
     return output.getvalue()
@@ -148,54 +153,69 @@ def picture(width: float) -> bytes:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with all its sections, figures of the usual width, and a script that measures."""
+    """A page with all its sections; `measured.html` beside it has a script that measures."""
     folder = tmp_path_factory.mktemp("report")
-    versions = example_versions(folder, suffix=LONG, picture=picture(12))
+    versions = example_versions(folder, suffix=LONG, picture=draw_picture())
     html = render(versions, REPORT, folder / "card")
     (folder / "report.html").write_text(html, encoding="utf-8")
     (folder / "measured.html").write_text(html + MEASURE, encoding="utf-8")
     return folder / "report.html"
 
 
-def framed(page: Path, width: int) -> Path:
-    """A page that shows another one in a window so wide."""
+@pytest.fixture(scope="module")
+def measured_report(report: Path) -> Path:
+    """The report with the script that measures."""
+    return report.with_name("measured.html")
+
+
+def frame_page(page: Path, width: int) -> Path:
+    """A page that shows another one in a window of a width."""
     path = page.with_name(f"frame-{page.name}")
     path.write_text(FRAME.format(page=page.name, width=width), encoding="utf-8")
     return path
 
 
-def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(
-    browser: Browser, report: Path
+def words_of(dom: str) -> str:
+    """The words of a page outside code, with plain spaces only where a line may end."""
+    without_code = re.sub(r"(?s)<(pre|style|script)\b.*?</\1>", "", dom)
+    return Page(without_code).text
+
+
+def test_a_desk_sees_the_page_with_all_figures_and_no_more(
+    browser: Browser, measured_report: Path
 ) -> None:
-    seen = browser.open(report.with_name("measured.html"), "--dump-dom")
-    assert seen.console == []
-    assert seen.measured["window"] == DESK
-    assert seen.measured["page"] == seen.measured["visible"]
-    assert set(seen.measured["images"]) == {1320}
-    assert len(seen.measured["images"]) == 17
+    page = browser.open(measured_report, "--dump-dom")
+
+    assert page.console == []
+    assert page.measured["window"] == DESK
+    assert page.measured["page"] == page.measured["visible"]
+    assert page.measured["images"] == [1320] * 17
     # The script draws a curve of each model, and says what is left at 90 %.
-    assert seen.dom.count("<polyline") == 2
-    message = Page(re.sub(r"(?s)<(pre|style|script)\b.*?</\1>", "", seen.dom)).text
-    assert f"hlf{LONG}: 10.0 % (8.00 to 13.0 %)" in message.replace(TIGHT, " ")
-    assert f"boosted-trees{LONG}: < 2.00 %" in message.replace(TIGHT, " ")
+    assert page.dom.count("<polyline") == 2
+    text = words_of(page.dom)
+    plain_text = text.replace(TIGHT, " ")
+    assert f"hlf{LONG}: 10.0 % (8.00 to 13.0 %)" in plain_text
+    assert f"boosted-trees{LONG}: < 2.00 %" in plain_text
     # No line ends between a number and its unit, but where text is to be copied.
-    assert re.findall(r"\d (?:%|GeV\b|s\b|µs\b|ns\b|kB\b)|[<>] \d", message) == []
+    assert re.findall(r"\d (?:%|GeV\b|s\b|µs\b|ns\b|kB\b)|[<>] \d", text) == []
 
 
 def test_a_phone_needs_no_scrolling_sideways_but_in_tables_and_panels(
-    browser: Browser, report: Path
+    browser: Browser, measured_report: Path
 ) -> None:
-    seen = browser.open(framed(report.with_name("measured.html"), PHONE), "--dump-dom")
-    assert seen.console == []
-    assert seen.measured["window"] == PHONE
-    assert seen.measured["page"] == seen.measured["visible"] == PHONE
+    page = browser.open(frame_page(measured_report, PHONE), "--dump-dom")
+
+    assert page.console == []
+    assert page.measured["window"] == PHONE
+    assert page.measured["page"] == page.measured["visible"] == PHONE
 
 
 @pytest.mark.parametrize("flags", [(), (DARK,)], ids=["light", "dark"])
-def test_words_and_lines_stand_out_from_what_is_behind_them(
-    browser: Browser, report: Path, flags: tuple[str, ...]
+def test_words_and_lines_stand_out_from_their_background(
+    browser: Browser, measured_report: Path, flags: tuple[str, ...]
 ) -> None:
-    measured = browser.open(report.with_name("measured.html"), "--dump-dom", *flags).measured
+    measured = browser.open(measured_report, "--dump-dom", *flags).measured
+
     assert measured["words"] > 200
     assert measured["faintest"][0] >= WORDS, measured["faintest"]
     # Six colours for models.
@@ -203,15 +223,17 @@ def test_words_and_lines_stand_out_from_what_is_behind_them(
     assert min(measured["lines"]) >= LINES
 
 
-def test_the_page_can_be_printed(browser: Browser, report: Path) -> None:
-    path = report.with_name("report.pdf")
-    browser.open(report, f"--print-to-pdf={path}", DARK)
-    file_bytes = path.read_bytes()
-    assert file_bytes.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type\s*/Page\b", file_bytes)) > 1
+def test_the_page_can_be_printed(browser: Browser, report: Path, measured_report: Path) -> None:
+    pdf = report.with_name("report.pdf")
+    on_paper = report.with_name("paper.html")
+    html = measured_report.read_text(encoding="utf-8")
+    on_paper.write_text(html.replace("@media print", "@media all"), encoding="utf-8")
+
+    browser.open(report, f"--print-to-pdf={pdf}", DARK)
+    measured = browser.open(on_paper, "--dump-dom").measured
+
+    pdf_bytes = pdf.read_bytes()
+    assert pdf_bytes.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf_bytes)) > 1
     # Captions are smaller than the text on paper too.
-    page = report.with_name("paper.html")
-    html = report.with_name("measured.html").read_text(encoding="utf-8")
-    page.write_text(html.replace("@media print", "@media all"), encoding="utf-8")
-    measured = browser.open(page, "--dump-dom").measured
     assert measured["caption"] < measured["body"] == 11

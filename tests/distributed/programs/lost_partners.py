@@ -50,13 +50,13 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
             run_now(vector.begin_average_with(1 - transport.rank))
             run_now(vector.drain())
         run_now(transport.barrier())
-    actual = np.empty(3, np.float32)
-    run_now(vector.read(actual))
+    averaged = np.empty(3, np.float32)
+    run_now(vector.read(averaged))
     run_now(vector.close())
     result = {
         "first": first,
         "then": lost - first,
-        "vector": actual.tolist(),
+        "vector": averaged.tolist(),
         "counts": asdict(vector.counts),
     }
     server: Any = run_now(transport.parameter_server(np.zeros(100, np.float32)))

@@ -26,11 +26,11 @@ def pulled(server: ParameterServer, size: int) -> list[float]:
 
 @contextmanager
 def served(
-    content: Vector, shards: int = 1, **options: bool
+    start: Vector, shards: int = 1, **options: bool
 ) -> Iterator[tuple[MpiTransport, ParameterServer]]:
     """A transport and a server, until the end of the block."""
     transport = MpiTransport(**options)
-    server = run_now(transport.parameter_server(content, shards=shards))
+    server = run_now(transport.parameter_server(start, shards=shards))
     yield transport, server
     run_now(server.close())
     transport.close()
@@ -43,10 +43,10 @@ def conserve(
 
     Returns what is lost of the sum.
     """
-    content = np.array([np.arange(float(size)), np.zeros(size)])
-    expected = np.zeros_like(content)
+    start = np.array([np.arange(float(size)), np.zeros(size)])
+    expected = np.zeros_like(start)
     expected_clocks = np.zeros(shards, np.int64)
-    with served(content, shards, shares_memory=in_memory, background=background) as (
+    with served(start, shards, shares_memory=in_memory, background=background) as (
         transport,
         server,
     ):
@@ -64,7 +64,7 @@ def conserve(
         run_now(transport.all_reduce_sum(expected))
         run_now(transport.all_reduce_sum(expected_clocks))
         return {
-            "lost": float(np.abs(out - content - expected).max()),
+            "lost": float(np.abs(out - start - expected).max()),
             "clocks_are_right": clocks.tolist() == expected_clocks.tolist(),
             "counts": asdict(server.counts),
         }
