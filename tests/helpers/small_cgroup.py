@@ -4,6 +4,7 @@ made."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ from hep_core.cgroups import cgroups
 #: Enters the cgroups whose folders come before `--`, then becomes the program behind it.
 _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
 _PERIOD_US = 100_000
+#: Time for the processes of a cgroup to be gone.
+_SECONDS_TO_END = 60
 
 
 @contextmanager
@@ -43,18 +46,38 @@ def cgroup_with(
 
 @contextmanager
 def _group(controller: str) -> Iterator[Path]:
+    """Make a cgroup below that of this process, and remove it in the end."""
+    folder = _make_group(controller)
+    try:
+        yield folder
+    finally:
+        _remove_group(folder)
+
+
+def _make_group(controller: str) -> Path:
+    """Return the folder of a new cgroup; skip the test where none can be made."""
     for group in cgroups(controller):
         folder = group.folder / f"hep-pipeline-test-{os.getpid()}"
         with suppress(OSError):
             folder.mkdir()
             if any(folder.glob(f"{controller}.*")):
-                try:
-                    yield folder
-                finally:
-                    folder.rmdir()
-                return
+                return folder
             folder.rmdir()
     pytest.skip(f"no cgroup of the controller {controller} can be made here")
+
+
+def _remove_group(folder: Path) -> None:
+    """Remove a cgroup, which is busy until its last killed process is gone."""
+    deadline = time.monotonic() + _SECONDS_TO_END
+    while True:
+        try:
+            folder.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def _write_limit(folder: Path, value_of_file: dict[str, str]) -> None:
