@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, Self
 
 import psutil
@@ -18,6 +19,13 @@ _ENDED: Final = re.compile(
     r"on signal \d|oom[- _]?kill|srun: error: .*(Killed|Out Of Memory)", re.IGNORECASE
 )
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
+#: Added to the share of the memory by which the kernel chooses whom to kill, in thousandths.
+_SCORE_OF_RANKS: Final = "500"
+
+
+def _prefer_to_kill(process: psutil.Process) -> None:
+    """Let the kernel kill a rank rather than this process, which can start the ranks again."""
+    Path(f"/proc/{process.pid}/oom_score_adj").write_text(_SCORE_OF_RANKS, encoding="ascii")
 
 
 class MemoryWatch:
@@ -58,9 +66,10 @@ class MemoryWatch:
         """Measure the descendants of this process that a launcher has given a rank."""
         for process in psutil.Process().children(recursive=True):
             # A process may end at any time.
-            with suppress(psutil.Error):
+            with suppress(psutil.Error, OSError):
                 rank = rank_from_environment(process.environ())
                 if rank is not None:
+                    _prefer_to_kill(process)
                     self._measure(rank, process)
 
     def _measure(self, rank: int, process: psutil.Process) -> None:

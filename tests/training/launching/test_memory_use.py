@@ -27,3 +27,21 @@ def test_rank_is_measured_before_its_first_heartbeat(tmp_path: Path) -> None:
             process.wait()
 
     assert memory.largest().startswith("rank 3 ")
+
+
+def test_kernel_kills_a_rank_rather_than_its_launcher(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
+    own_score = Path("/proc/self/oom_score_adj").read_text()
+
+    with MemoryWatch(LaunchFiles(tmp_path)) as memory:
+        process = subprocess.Popen(sleeping, env=environment)
+        try:
+            while not memory.largest():
+                time.sleep(0.05)
+            score = Path(f"/proc/{process.pid}/oom_score_adj").read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+    assert int(score) > int(own_score)
