@@ -43,7 +43,8 @@ ELSEWHERE = {
     *("config", "validate", "plan", "status", "promote", "track", "clean", "rollback", "doctor"),
     # `tests/integration/test_notebooks.py` runs the notebooks.
     "notebooks",
-    # More of what `test-slow` does.
+    # `test-slow` needs it, and `torture` is more of the same.
+    "workflows-setup",
     "torture",
 }
 #: Goals that need Airflow, other hosts, or the newest packages; and one that is all others of its

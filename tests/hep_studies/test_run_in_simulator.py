@@ -56,7 +56,9 @@ def test_processes_give_the_numbers_of_this_one(subject: Subject, tmp_path: Path
     )
 
     assert progress == [(1, 1, "AD-PSGD, seed 1")]
-    assert result == run_of_pool.result
+    assert run_of_pool.result is not None
+    # Only the time that each took on this machine differs.
+    assert replace(result, wall_seconds=None) == replace(run_of_pool.result, wall_seconds=None)
     assert result.counts is not None
     assert result.counts.num_events == 30
     assert len(result.curves["val_accuracy"]) == 2
