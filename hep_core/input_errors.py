@@ -16,6 +16,7 @@ from typing import ClassVar, Final, Self
 
 from hep_core.allocation import lack_of_memory
 from hep_core.secrets import redact
+from hep_core.tokens import advice_on_tokens
 
 #: Error numbers of files that no retry helps. Damaged bytes cause the first three, as sizes and
 #: offsets; a wrong path causes the others. Any other error may pass: a file that is given up for it
@@ -32,9 +33,13 @@ _LASTING: Final = {
     errno.EACCES,
     errno.EPERM,
 }
-#: How errors of servers that refuse begin: certificates, credentials, buckets; XRootD has numbers.
+#: Errors of servers that refuse, or of libraries that ask them for nothing without valid
+#: credentials: certificates, credentials, buckets; XRootD has numbers. S3 calls a request with a
+#: token that has ended a bad one.
 _REFUSALS: Final = re.compile(
-    r"\w*(Cert|Credentials)\w*Error: |NoSuchBucket: |.*(\[3010\]|auth failed)", re.IGNORECASE
+    r"\w*(Cert|Credentials)\w*Error: |NoSuchBucket: |OSError: \[Errno 22\] Bad Request"
+    r"|.*(\[3010\]|auth failed|credentials are still expired)",
+    re.IGNORECASE,
 )
 #: Status codes of web servers that refuse.
 _REFUSING_STATUS: Final = {401, 403, 407}
@@ -119,8 +124,10 @@ def read_error(path: str, *, where: str, cause: Exception) -> InputFileError:
     if problem := remote_error(path, where=where, cause=cause):
         return problem
     if isinstance(cause, FileNotFoundError | PermissionError):
+        is_refused = isinstance(cause, PermissionError)
         return UnreadableFileError(
             f"{path} cannot be opened any more ({cause}). Check the path and its permissions."
+            f"{advice_on_tokens(path, is_refused=is_refused)}"
         )
     if not _is_program_error(cause):
         return DamagedFileError.at(path, where=where, cause=cause)
@@ -147,12 +154,12 @@ def remote_error(path: str, *, where: str, cause: Exception) -> InputFileError |
         return RefusedFileError(
             f"{path}: the server refuses {where} ({_described(reason)}). Correct the URL, the "
             f"credentials or the certificate; docs/own-files.md names the variables of each kind "
-            f"of server."
+            f"of server.{advice_on_tokens(path, is_refused=True)}"
         )
     if _may_pass(cause) or (is_url and _is_server_error(reason)):
         return UnreachableFileError(
             f"{path}: {where} could not be read ({_described(cause)}). "
-            f"Check that its server or disk answers, and run again."
+            f"Check that its server or disk answers, and run again.{advice_on_tokens(path)}"
         )
     return None
 

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from hep_core.input_errors import UnreachableFileError, UnreadableFileError, remote_error
 from hep_core.paths import local_matches
+from hep_core.tokens import advice_on_tokens
 
 #: Seconds until a server that does not answer counts as unreachable: for a connection, and for the
 #: next bytes.
@@ -167,8 +168,10 @@ def size_and_time(path: str) -> tuple[int, str]:
                 f"{path} is a link to '{Path(path).readlink()}', which is not there. Correct or "
                 f"remove the link."
             ) from cause
+        is_refused = isinstance(cause, PermissionError)
         raise UnreadableFileError(
             f"{path} cannot be opened ({cause}). Check the path and its permissions."
+            f"{advice_on_tokens(path, is_refused=is_refused)}"
         ) from cause
     file_type = info.get("type")
     if file_type == "directory":
@@ -209,9 +212,10 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
         filesystem.info(name)
     except Exception as cause:
         problem = remote_error(pattern, where="whether it is there", cause=cause)
-        # A server may fail on a name with wildcards. Then the list of its files decides.
-        is_misunderstood = isinstance(problem, UnreachableFileError) and has_magic(name)
-        if problem and not is_misunderstood:
+        # A server may fail on a name with wildcards, or refuse it. Then the list of its files
+        # decides.
+        is_failure = isinstance(problem, UnreachableFileError) or "Bad Request" in str(cause)
+        if problem and not (is_failure and has_magic(name)):
             raise problem from cause
         return False
     return True

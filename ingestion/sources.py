@@ -11,6 +11,7 @@ from typing import NamedTuple
 from hep_core.input_errors import nearest_names
 from hep_core.paths import expand_braces
 from hep_core.storage import is_remote, matching_files, retry_remote
+from hep_core.tokens import advice_on_tokens
 from ingestion.errors import FilesToComeError, NoFilesError
 from ingestion.settings import SampleSettings
 
@@ -94,7 +95,7 @@ def _no_files_error(sample: SampleSettings, missing: Sequence[str]) -> NoFilesEr
     error_class = FilesToComeError if may_come else NoFilesError
     return error_class(
         f"sample '{sample.name}': no file matches {alternatives}.{_nearest(paths[0])} Correct the "
-        f"path."
+        f"path.{advice_on_tokens(paths[0])}"
     )
 
 

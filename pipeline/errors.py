@@ -12,6 +12,7 @@ from features.errors import FeatureError
 from hep_core.input_errors import InputFileError
 from hep_core.integrity import DamagedOutputError
 from hep_core.plugins import PluginError
+from hep_core.tokens import advice_on_tokens
 from ingestion.errors import FilesToComeError
 from models.errors import ModelError
 from training.errors import TrainingError
@@ -57,9 +58,11 @@ def cannot_write(
 
     `alternative` is what the message proposes to choose instead.
     """
+    is_refused = isinstance(cause, PermissionError)
     return RunFolderError(
         f"{path} cannot be written ({cause}). Check space and permissions, and limits of file "
         f"sizes (`ulimit -f`), or choose {alternative}."
+        f"{advice_on_tokens(str(path), is_refused=is_refused)}"
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from hep_core.allocation import core_limit, memory_limit
 from hep_core.secrets import redact_all
 from pipeline.errors import MachineError
 from pipeline.machine.doctor import Finding, Need, check_names, render
+from pipeline.machine.tokens import check_tokens, tokens_by_address
 from pipeline.run_folder import RunFolder
+from pipeline.stages.table import STAGES
 from training.errors import LaunchError
 
 
@@ -41,11 +44,18 @@ def doctor(run_folder: RunFolder, on_line: Callable[[str], None]) -> Diagnosis:
     # A module of the user may have the name of one of our packages.
     if clash_of_names := check_names():
         findings.append(clash_of_names)
-    allocation = f"this command may use: {core_limit()}; {memory_limit()}"
-    on_line(allocation)
+    notes = [f"this command may use: {core_limit()}; {memory_limit()}"]
+    now = datetime.now(UTC)
+    tokens = tokens_by_address(run_folder.config)
+    for address_tokens in tokens.values():
+        notes += [token.describe(now) for token in address_tokens]
+    notes = list(dict.fromkeys(notes))
+    findings += check_tokens(tokens, run_seconds=_seconds_of_last_run(run_folder), now=now)
+    for note in notes:
+        on_line(note)
     on_line(render(findings))
     # The diagnosis shares the list of findings, so a failed start below enters it too.
-    diagnosis = Diagnosis(findings, [allocation])
+    diagnosis = Diagnosis(findings, notes)
     try:
         if diagnosis.is_well:
             for note in _try_equipment(run_folder):
@@ -59,6 +69,16 @@ def doctor(run_folder: RunFolder, on_line: Callable[[str], None]) -> Diagnosis:
     finally:
         run_folder.spark.stop()
     return diagnosis
+
+
+def _seconds_of_last_run(run_folder: RunFolder) -> float:
+    """Return how long the stages took that made the versions in use; 0 before the first run."""
+    seconds = 0.0
+    for stage in STAGES:
+        version = run_folder.store(stage.name).readable_current()
+        if version is not None:
+            seconds += version.manifest.seconds
+    return seconds
 
 
 def _try_equipment(run_folder: RunFolder) -> Iterator[str]:

@@ -6,8 +6,11 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +18,7 @@ import pytest
 from delphes_files import checked_files, select, write_delphes
 from event_rows import event_row, lepton
 from s3_server import Server, forget_connections, lead_to, s3_server
+from token_files import SECRET
 
 from hep_core.atomic_files import new_file
 from hep_core.input_errors import RefusedFileError, UnreachableFileError
@@ -24,6 +28,10 @@ from ingestion.settings import SampleSettings
 
 # The server takes seconds to start.
 pytestmark = pytest.mark.slow
+#: What S3 says when a session token has ended.
+EXPIRED: Final = (
+    b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+)
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +132,67 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
         for connection in connections:
             connection.close()
         assert len(connections) == ATTEMPTS
+
+
+@pytest.mark.parametrize("name", ["a.root", "*.root"])
+def test_a_session_token_that_has_ended_is_named_with_its_end(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", SECRET)
+    monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", "2025-03-02T03:12:00Z")
+
+    with pytest.raises(RefusedFileError) as refusal:
+        expand([sample(f"s3://bucket/{name}")])
+
+    assert str(refusal.value).endswith(
+        "Note: the S3 session token in AWS_SESSION_TOKEN ended at 2025-03-02 03:12 UTC; set the "
+        "AWS_* variables of another one."
+    )
+    assert SECRET not in str(refusal.value)
+
+
+class RefusesToken(BaseHTTPRequestHandler):
+    """Answers as S3 does when a session token has ended; a HEAD has no words."""
+
+    def do_HEAD(self) -> None:
+        self._refuse(b"")
+
+    def do_GET(self) -> None:
+        self._refuse(EXPIRED)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
+        pass
+
+    def _refuse(self, body: bytes) -> None:
+        self.send_response(400)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def refusing_server() -> Iterator[str]:
+    """The address of a server that refuses every token."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), RefusesToken) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("name", ["a.root", "*.root"])
+def test_a_session_token_that_the_server_refuses_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", SECRET)
+    with refusing_server() as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        forget_connections()
+        with pytest.raises(RefusedFileError) as refusal:
+            expand([sample(f"s3://bucket/{name}")])
+    assert "AWS_SESSION_TOKEN does not say when it ends; if it has ended, set" in str(refusal.value)
+    assert SECRET not in str(refusal.value)
