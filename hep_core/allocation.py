@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hep_core.batch_systems import granted_cores, granted_memory
+from hep_core.batch_systems import MEMORY_REQUESTS, granted_cores, granted_memory
 from hep_core.cgroups import cgroups, read_system_file
 
 MIB: Final = 2**20
 #: The folder in which the kernel describes this process.
 _PROC: Final = Path("/proc/self")
 _ADDRESS_SPACE: Final = "`ulimit -v`"
+_HOST: Final = "the host"
 #: Messages of libraries to which the system gave no memory or threads, and of batch systems about a
 #: process killed for its memory.
 _LACK: Final = re.compile(
@@ -60,6 +61,11 @@ class MemoryLimit(NamedTuple):
         return f"{self.source} allows {self.num_bytes // MIB:,} MiB"
 
     @property
+    def is_of_host(self) -> bool:
+        """Whether it is all of the host's memory: nothing below limits this process."""
+        return self.source == _HOST
+
+    @property
     def advice(self) -> str:
         """A sentence that says what to do if the limit does not suffice."""
         if self.source == _ADDRESS_SPACE:
@@ -67,9 +73,13 @@ class MemoryLimit(NamedTuple):
                 "This limit counts addresses, of which libraries and Java reserve many times what "
                 "they use: `ulimit -v unlimited`, and a cgroup instead if memory must be limited."
             )
+        more_memory = "Allow this command more memory"
+        for batch_system, request in MEMORY_REQUESTS.items():
+            if self.source.startswith(batch_system):
+                more_memory += f" (add {request})"
         return (
-            "Allow this command more memory, or less work at once: fewer workers (train.workers), "
-            "cores (spark.master: local[1]) or rows in memory (train.reader: petastorm)."
+            f"{more_memory}, or less work at once: fewer workers (train.workers), "
+            f"cores (spark.master: local[1]) or rows in memory (train.reader: petastorm)."
         )
 
 
@@ -99,7 +109,7 @@ def _affinity() -> CoreLimit:
         num_allowed = len(os.sched_getaffinity(0))
         if num_allowed != num_cores:
             return CoreLimit(num_allowed, "the CPU affinity of this process")
-    return CoreLimit(num_cores, "the host")
+    return CoreLimit(num_cores, _HOST)
 
 
 def _cpu_quotas(proc: Path) -> Iterator[CoreLimit]:
@@ -146,8 +156,8 @@ def _memory_of_host(proc: Path) -> MemoryLimit:
     meminfo = read_system_file(proc / "meminfo")
     total = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
     if total is None:
-        return MemoryLimit(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the host")
-    return MemoryLimit(int(total[1]) * 1024, "the host")
+        return MemoryLimit(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _HOST)
+    return MemoryLimit(int(total[1]) * 1024, _HOST)
 
 
 def _cgroup_limits(proc: Path) -> Iterator[MemoryLimit]:

@@ -18,6 +18,11 @@ _SLOT_FILE: Final = "_CONDOR_MACHINE_AD"
 #: Variables by which a job knows that it runs under a batch system that sets OMP_NUM_THREADS to
 #: the cores of the job. SLURM does not set it: there it is the user's.
 _SETTERS_OF_THREADS: Final = {_SLOT_FILE: "HTCondor", "PBS_JOBID": "PBS"}
+#: Where a job asks a batch system for memory. A job that does not ask gets what the site sets.
+MEMORY_REQUESTS: Final = {
+    "SLURM": "`#SBATCH --mem=8G` to the batch script",
+    "HTCondor": "`request_memory = 8GB` to the submit file",
+}
 _MIB: Final = 2**20
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from hep_core.allocation import CoreLimit, MemoryLimit, core_limit, memory_limit
+from hep_core.batch_systems import MEMORY_REQUESTS
 from hep_core.environment import IGNORED_BY_LOCAL_SPARK, ignored_names
-from pipeline.configuration.shell_sections import SparkSettings
-from pipeline.machine.spark_allocation import heap_bytes, slots_of
+from pipeline.configuration.shell_sections import AUTO, SparkSettings
+from pipeline.machine.spark_allocation import heap_bytes, slots_of, with_allocation
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
 from training.allocation import memory_of_workers
@@ -81,7 +82,11 @@ def examine(
     Returns:
         The findings, errors first.
     """
-    findings = [check_packages(needs), check_disk(run_dir)]
+    findings = [
+        check_packages(needs),
+        check_disk(run_dir),
+        check_batch_memory(memory_limit(), os.environ),
+    ]
     if Need.SPARK in needs:
         findings += [check_java(os.environ), *check_spark(spark, core_limit(), memory_limit())]
     if Need.MPI in needs:
@@ -260,6 +265,21 @@ def check_memory(limit: MemoryLimit, workers: int) -> Finding | None:
     return Finding("memory", "warning", problem, limit.advice)
 
 
+def check_batch_memory(limit: MemoryLimit, env: Mapping[str, str]) -> Finding | None:
+    """Return a warning if a batch job of SLURM asks for no memory, and nothing else limits it.
+
+    It then shares the memory of the host with other jobs. HTCondor always states a memory.
+
+    Args:
+        limit: The memory that this process may use.
+        env: The environment variables.
+    """
+    if "SLURM_JOB_ID" not in env or not limit.is_of_host:
+        return None
+    problem = f"This batch job states no memory, and {limit}, which other jobs may use too."
+    return Finding("batch-memory", "warning", problem, f"Add {MEMORY_REQUESTS['SLURM']}.")
+
+
 def check_cores(limit: CoreLimit, workers: int, threads: int) -> Finding | None:
     """Return a warning if all threads of all workers are more than the cores that they may use.
 
@@ -294,13 +314,14 @@ def check_spark(
             f"but {cores}.",
             "Set `spark.master` to local[auto].",
         )
-    heap = heap_bytes(settings.driver_memory)
-    if heap > memory.num_bytes:
+    # `auto` takes as little as Spark starts with, which may be too much.
+    heap = with_allocation(settings, cores=cores, memory=memory).driver_memory
+    if heap_bytes(heap) > memory.num_bytes:
+        fix = "Set `spark.driver_memory` to auto."
+        if settings.driver_memory == AUTO:
+            fix = memory.advice
         yield Finding(
-            "spark-memory",
-            "warning",
-            f"spark.driver_memory is {settings.driver_memory}, but {memory}.",
-            "Set `spark.driver_memory` to auto.",
+            "spark-memory", "warning", f"spark.driver_memory is {heap}, but {memory}.", fix
         )
 
 

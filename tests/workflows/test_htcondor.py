@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -60,13 +61,25 @@ def test_exit_codes_hold_repeat_or_end_the_job(name: str) -> None:
     assert 1 in repeated
 
 
-@pytest.mark.parametrize("name", ["night.sub", "night_transfer.sub", "stage.sub"])
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.sub")))
 def test_jobs_state_their_cores_and_memory_and_end_by_sigterm(name: str) -> None:
     text = expand(name, config="my.yaml", stage="train")["text"]
 
     assert (text["RequestCpus"], text["RequestMemory"]) == ("4", "8192")
     assert text["KillSig"] == "SIGTERM"
     assert "my.yaml" in text["Args"]
+
+
+def test_batch_scripts_of_pages_state_their_memory() -> None:
+    """Without it a job gets what its site sets, which may be too little."""
+    scripts = []
+    for page in (ROOT / "docs").rglob("*.md"):
+        # Consecutive lines of options belong to one script.
+        scripts += re.findall(r"(?:^ *#SBATCH .*\n)+", page.read_text(), re.MULTILINE)
+
+    assert scripts
+    for script in scripts:
+        assert " --mem=" in script
 
 
 def test_nodes_of_the_workflow_are_commands_in_order() -> None:

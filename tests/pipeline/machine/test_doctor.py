@@ -12,6 +12,7 @@ from hep_core.allocation import CoreLimit, MemoryLimit, memory_limit
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.doctor import (
     Need,
+    check_batch_memory,
     check_cores,
     check_java,
     check_memory,
@@ -177,6 +178,38 @@ def test_spark_within_the_allocation_is_no_finding(spark: dict[str, str]) -> Non
     cores, memory = CoreLimit(2, "the job"), MemoryLimit(2000 * MIB, "the job")
 
     assert list(check_spark(SparkSettings.model_validate(spark), cores, memory)) == []
+
+
+def test_a_job_that_asked_htcondor_for_no_memory_gets_the_limit_and_the_line_to_add() -> None:
+    memory = MemoryLimit(128 * MIB, "HTCondor (Memory in _CONDOR_MACHINE_AD)")
+
+    (finding,) = check_spark(SparkSettings(), CoreLimit(2, "the job"), memory)
+
+    assert finding.problem == (
+        "spark.driver_memory is 512m, but HTCondor (Memory in _CONDOR_MACHINE_AD) allows 128 MiB."
+    )
+    assert "(add `request_memory = 8GB` to the submit file)" in finding.fix
+
+
+def test_a_job_of_slurm_that_asks_for_no_memory_is_a_warning() -> None:
+    host = MemoryLimit(16_000 * MIB, "the host")
+
+    finding = check_batch_memory(host, {"SLURM_JOB_ID": "7"})
+
+    assert finding is not None
+    assert finding.severity == "warning"
+    assert finding.problem == (
+        "This batch job states no memory, and the host allows 16,000 MiB, which other jobs may use "
+        "too."
+    )
+    assert finding.fix == "Add `#SBATCH --mem=8G` to the batch script."
+
+
+@pytest.mark.parametrize(
+    ("source", "env"), [("the host", {}), ("the cgroup /job_7", {"SLURM_JOB_ID": "7"})]
+)
+def test_a_limit_of_the_job_or_no_job_is_no_finding(source: str, env: dict[str, str]) -> None:
+    assert check_batch_memory(MemoryLimit(16_000 * MIB, source), env) is None
 
 
 def test_too_little_memory_for_the_workers_is_a_warning() -> None:
