@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DAGS = ROOT / "pipeline" / "airflow"
 DAG_FILE = DAGS / "hep_pipeline_dag.py"
 DAG_ID = "hep_pipeline"
+PAGE = ROOT / "docs" / "operations.md"
 #: A site's policy: a task is tried again soon.
 POLICY = """
 import datetime as dt
@@ -78,10 +80,11 @@ class AirflowHome:
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
             "HEP_PIPELINE_DIR": str(ROOT),
             "HEP_PIPELINE_PYTHON": str(pipeline_python(folder)),
+            **settings_for_slow_machines(),
             **settings,
         }
 
-    def command(self, *arguments: str, seconds: float = 240) -> str:
+    def command(self, *arguments: str, seconds: float = 480) -> str:
         """`airflow ...` to its end; returns what it said."""
         completed = subprocess.run(
             [self.python.parent / "airflow", *arguments],
@@ -147,12 +150,24 @@ class AirflowHome:
 
     def listening(self) -> set[str]:
         """Addresses at which the web server listens."""
-        addresses = set()
+        return {connection.laddr.ip for connection in self._connections()}
+
+    def server_processes(self) -> list[psutil.Process]:
+        """The processes of the web server, which is the API server too."""
+        processes = []
+        for pid in {connection.pid for connection in self._connections()}:
+            process = psutil.Process(pid)
+            processes += [process, *process.children(recursive=True)]
+        return list(dict.fromkeys(processes))
+
+    def _connections(self) -> list[Any]:
+        """The sockets at which the web server listens."""
+        connections = []
         for connection in psutil.net_connections(kind="tcp"):
             address = connection.laddr
             if connection.status == psutil.CONN_LISTEN and address and address.port == self._port:
-                addresses.add(address.ip)
-        return addresses
+                connections.append(connection)
+        return connections
 
     def _api(self, method: str, path: str, body: Any = None, token: str = "") -> Any:
         request = urllib.request.Request(
@@ -172,6 +187,13 @@ class AirflowHome:
             )
         )
         return [path.read_text() for path in paths]
+
+
+def settings_for_slow_machines() -> dict[str, str]:
+    """The settings by which Airflow waits for its own API server, as the page gives them."""
+    settings = dict(re.findall(r"(AIRFLOW__WORKERS__\w+)=(\S+)", PAGE.read_text()))
+    assert settings
+    return settings
 
 
 def pipeline_python(folder: Path) -> Path:
