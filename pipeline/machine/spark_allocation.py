@@ -1,16 +1,21 @@
-"""The share of this machine that a local Spark takes: cores, and memory of its Java process.
+"""The share of a machine that Spark takes: cores, and memory of its Java processes.
 
 A local Spark is one Java process with a number of slots; the task in a slot runs in a Python
 process. What a process may use of the machine is its allocation (`hep_core.allocation`).
+
+In a standalone cluster each host has a worker, which knows the cores and the memory that its host
+gives. It starts executors, Java processes with slots, as long as both suffice.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from hep_core.allocation import MIB, CoreLimit, MemoryLimit, core_limit, memory_limit
 from pipeline.configuration.shell_sections import AUTO, SparkSettings
+from pipeline.configuration.spark_masters import standalone_addresses
 
 #: Memory that the driver and the Java process of a small job hold [MiB].
 _BASE_MIB: Final = 512
@@ -20,6 +25,10 @@ _TASK_MIB: Final = 320
 #: not start with a smaller one.
 _PART_OF_HEAP: Final = 1 / 4
 _SMALLEST_HEAP, _LARGEST_HEAP = 512, 2048
+#: Memory that an executor asks for each of its tasks: that of Java, and of Python beside it [MiB].
+_EXECUTOR_TASK_MIB: Final = 1024
+_CORES: Final = "spark.executor.cores"
+_MEMORY: Final = "spark.executor.memory"
 
 
 def with_allocation(
@@ -46,6 +55,32 @@ def with_allocation(
         heap = int(limit_mib * _PART_OF_HEAP)
         changes["driver_memory"] = f"{min(max(heap, _SMALLEST_HEAP), _LARGEST_HEAP)}m"
     return settings.model_copy(update=changes)
+
+
+def executor_properties(master: str, stated: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that let the workers of a standalone cluster limit the tasks.
+
+    By default an executor takes all cores of a worker, and asks for 1 GiB. A worker counts no
+    memory but that of Java, and the events are in Python, outside of it. So an executor gets one
+    core, and asks for the memory of one whole task: a host runs as many tasks as its cores and its
+    memory allow. An executor of several cores asks for the memory of as many tasks.
+
+    Args:
+        master: The address of Spark.
+        stated: Properties of Spark that the config or the site states, by name.
+
+    Returns:
+        Properties that are not stated, by name; none for other masters, whose managers count all
+        memory of an executor.
+    """
+    if not standalone_addresses(master):
+        return {}
+    cores = stated.get(_CORES, "1")
+    properties = {_CORES: cores}
+    # Spark itself refuses cores that are no number.
+    if cores.isdigit():
+        properties[_MEMORY] = f"{int(cores) * _EXECUTOR_TASK_MIB}m"
+    return {name: value for name, value in properties.items() if name not in stated}
 
 
 def slots_of(master: str) -> int | None:

@@ -18,7 +18,7 @@ from hep_core.environment import IGNORED_BY_LOCAL_SPARK, ignored_names
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError
 from pipeline.machine.jvm_messages import stderr_for_jvm
-from pipeline.machine.spark_allocation import with_allocation
+from pipeline.machine.spark_allocation import executor_properties, with_allocation
 from pipeline.machine.spark_cluster import cluster_error
 from pipeline.machine.spark_jobs import MAX_CAUSE_LETTERS
 from pipeline.runs.code_meaning import ROOT
@@ -69,6 +69,9 @@ def start_spark(
             with stderr_for_jvm(on_jvm_noise) as stderr:
                 gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
             SparkContext._ensure_initialized(gateway=gateway)
+        # The JVM also knows the properties that the site states.
+        stated = dict(SparkConf(_jvm=SparkContext._jvm).getAll()) | dict(conf.getAll())
+        conf.setAll(list(executor_properties(settings.master, stated).items()))
         # Not before: every user can read the command line of the JVM.
         return SparkContext.getOrCreate(conf.setAll(secrets))
 

@@ -6,7 +6,7 @@ import pytest
 
 from hep_core.allocation import MIB, CoreLimit, MemoryLimit
 from pipeline.configuration.shell_sections import SparkSettings
-from pipeline.machine.spark_allocation import with_allocation
+from pipeline.machine.spark_allocation import executor_properties, with_allocation
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,24 @@ def test_number_of_failures_of_a_task_stays_beside_auto() -> None:
     settings = with_allocation(SparkSettings(master="local[auto,4]"), cores=cores)
 
     assert settings.master == "local[2,4]"
+
+
+@pytest.mark.parametrize(
+    ("stated", "properties"),
+    [
+        ({}, {"spark.executor.cores": "1", "spark.executor.memory": "1024m"}),
+        # Four tasks in one executor.
+        ({"spark.executor.cores": "4"}, {"spark.executor.memory": "4096m"}),
+        ({"spark.executor.memory": "512m"}, {"spark.executor.cores": "1"}),
+        ({"spark.executor.cores": "2", "spark.executor.memory": "512m"}, {}),
+    ],
+)
+def test_an_executor_asks_its_worker_for_the_memory_of_its_tasks(
+    stated: dict[str, str], properties: dict[str, str]
+) -> None:
+    assert executor_properties("spark://host1:7077", stated) == properties
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]", "yarn"])
+def test_executors_of_managers_that_count_all_memory_are_left_alone(master: str) -> None:
+    assert executor_properties(master, {}) == {}
