@@ -14,7 +14,7 @@ from typing import Any, Final
 from command_line import SAMPLES, small_config, version_of
 from lent_spark import command
 from network_hosts import Network
-from page_commands import code_blocks
+from page_commands import CHECKOUT
 from ranks import wait_until
 
 from pipeline.config import load_config
@@ -117,21 +117,21 @@ class HostRuns:
         """Start a command."""
         return self._start(self.command(*arguments, sets=sets))
 
-    def run_as_written(self, page: Path) -> str:
-        """Run the pipeline commands of a page as they stand there; returns their output."""
+    def use_as_checkout(self, config_name: str) -> Path:
+        """Make the folder of the config look like a checkout, for the commands of a page.
+
+        Args:
+            config_name: The name of the config on the page.
+        """
         folder = self.config.parent
-        # The page is for a reader in the folder of a checkout, who has written the config.
-        if not (folder / ".venv").exists():
-            (folder / ".venv").symlink_to(sys.prefix)
-        shutil.copyfile(self.config, folder / "my.yaml")
-        lines = [
-            line
-            for block in code_blocks(page)
-            for line in block
-            if line.startswith(".venv/bin/python -m pipeline")
-        ]
-        assert lines
-        return "".join(finished_output(self._start(["bash", "-c", line])) for line in lines)
+        (folder / ".venv").symlink_to(sys.prefix)
+        (folder / "docs").symlink_to(CHECKOUT / "docs")
+        shutil.copyfile(self.config, folder / config_name)
+        return folder
+
+    def run_line(self, line: str) -> str:
+        """Run a line of a shell to its good end; returns what it said."""
+        return finished_output(self._start(["bash", "-c", line]))
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(

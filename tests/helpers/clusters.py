@@ -1,4 +1,4 @@
-"""Clusters on the hosts of `network_hosts`, by the commands of docs/clusters: ssh, Spark, SLURM.
+"""Clusters on the hosts of `network_hosts`, by the commands of docs/site.md: ssh, Spark, SLURM.
 
 All folders but /dev/shm are shared by the hosts, as on a cluster with shared storage. The services
 end with the hosts.
@@ -11,16 +11,18 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from network_hosts import Network
-from page_commands import CHECKOUT, code_blocks
+from page_commands import SITE_PAGE, block_with
 from ranks import wait_until
 
-SPARK_PAGE: Final = CHECKOUT / "docs" / "clusters" / "spark-standalone.md"
-_PAGE_OF_MASTER: Final = "deploy.master.Master"
-_PAGE_OF_WORKER: Final = "deploy.worker.Worker"
+_MASTER: Final = "org.apache.spark.deploy.master.Master"
+_WORKER: Final = "org.apache.spark.deploy.worker.Worker"
+#: The shares of a host in the page's command of a worker.
+_WORKER_SHARES: Final = "--cores 1 --memory 1200m"
 
 _SSHD = """
 Port 22
@@ -83,39 +85,63 @@ class Standalone:
     def __init__(self, hosts: Network, folder: Path, *, workers: int) -> None:
         self._hosts, self._folder = hosts, folder
         folder.mkdir()
-        self.master = f"spark://{hosts.names[0]}:7077"
         # The page is for a reader in the folder of a checkout.
         (folder / ".venv").symlink_to(sys.prefix)
-        self._start(0, _PAGE_OF_MASTER)
+        self._start(0, "master", _page_commands(_MASTER, hosts.names[0]))
         for index in range(1, workers + 1):
             self.start_worker(index)
 
-    def start_worker(self, index: int) -> None:
-        """Start the worker of a host, and wait until the master knows it."""
-        num_workers = self._num_registered()
-        self._start(index, _PAGE_OF_WORKER)
+    def start_worker(
+        self, index: int, *, shares: str = _WORKER_SHARES, entry: Sequence[str] = ()
+    ) -> str:
+        """Start the worker of a host, and wait until the master knows it.
+
+        Args:
+            index: The host.
+            shares: Its arguments for cores and memory, instead of those of the page.
+            entry: Words before its command line.
+
+        Returns:
+            What the master says about the worker.
+        """
+        num_workers = len(self._log_lines("Registering worker"))
+        commands = _page_commands(_WORKER, self._hosts.names[index])
+        assert _WORKER_SHARES in commands
+        self._start(index, "worker", commands.replace(_WORKER_SHARES, shares), entry)
         wait_until(
-            lambda: self._num_registered() > num_workers,
+            lambda: len(self._log_lines("Registering worker")) > num_workers,
             label="the worker is registered",
             seconds=120,
         )
+        return self._log_lines("Registering worker")[-1]
 
-    def _start(self, index: int, service: str) -> None:
-        """Start a service by the block of the page that names it, with this host for host2."""
-        blocks = ["\n".join(lines) for lines in code_blocks(SPARK_PAGE)]
-        block = next(block for block in blocks if service in block)
-        commands = block.replace("--host host2", f"--host {self._hosts.names[index]}")
-        log = self._folder / f"{service.rpartition('.')[2].lower()}-{index}.log"
+    def num_executors_launched(self, index: int) -> int:
+        """Number of executors that the master has ever started on a host."""
+        name = f"-{self._hosts.names[index]}-"
+        launches = self._log_lines("Launching executor")
+        return sum(name in line for line in launches)
+
+    def _start(self, index: int, service: str, commands: str, entry: Sequence[str] = ()) -> None:
+        """Start a service of a host by some commands of a shell."""
+        log = self._folder / f"{service}-{index}.log"
         settings = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_WORKER_DIR": str(self._folder / "work")}
         without_spark = {name: value for name, value in os.environ.items() if "SPARK" not in name}
         script = f"set -e\ncd {self._folder}\n{commands}"
-        self._hosts.serve(index, log, "bash", "-c", script, env=without_spark | settings)
+        self._hosts.serve(index, log, *entry, "bash", "-c", script, env=without_spark | settings)
 
-    def _num_registered(self) -> int:
+    def _log_lines(self, words: str) -> list[str]:
+        """Lines of the master's log that hold some words."""
         log = self._folder / "master-0.log"
         if not log.exists():
-            return 0
-        return log.read_text(errors="replace").count("Registering worker")
+            return []
+        return [line for line in log.read_text(errors="replace").splitlines() if words in line]
+
+
+def _page_commands(service: str, host: str) -> str:
+    """The commands of the page that start a service of Spark, for a host."""
+    block = block_with(SITE_PAGE, service)
+    lines = [line for line in block if "spark-class" not in line or service in line]
+    return "\n".join(lines).replace("--host host2", f"--host {host}")
 
 
 _SLURM = """
@@ -134,18 +160,26 @@ SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={task_plugin}
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
 ReturnToService=2
 KillWait=2
 SchedulerParameters=sched_min_interval=200000
 SlurmctldTimeout=30
 SlurmdTimeout=30
-NodeName={nodes} CPUs=1 RealMemory=1000 State=UNKNOWN
+GresTypes=gpu
+NodeName={nodes} CPUs=1 RealMemory=4000 Gres=gpu:1 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES:4
+"""
+
+
+_CGROUPS = """
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+ConstrainRAMSpace=yes
 """
 
 
@@ -157,11 +191,23 @@ class Slurm:
         (folder / "state").mkdir(parents=True)
         conf = folder / "slurm.conf"
         names = hosts.names[:nodes]
-        conf.write_text(_SLURM.format(head=names[0], folder=folder, nodes=",".join(names)))
+        #: Whether SLURM puts jobs into cgroups of their `--mem`; with version 2 it needs systemd.
+        self.limits_memory = Path("/sys/fs/cgroup/memory").is_dir()
+        task_plugin = "task/none"
+        if self.limits_memory:
+            task_plugin = "task/cgroup"
+            for index in range(nodes):
+                hosts.show_cgroups(index)
+        conf.write_text(
+            _SLURM.format(
+                head=names[0], folder=folder, nodes=",".join(names), task_plugin=task_plugin
+            )
+        )
         for name in names:
             (folder / f"tmp.{name}").mkdir()
-        # The hosts have no control groups of their own; nothing here needs them.
-        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        (folder / "cgroup.conf").write_text(_CGROUPS)
+        # A stand-in: SLURM asks for a file of each GPU.
+        (folder / "gres.conf").write_text("Name=gpu File=/dev/null\n")
         key = folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         for path, mode in ((folder, 0o755), (key, 0o600)):
@@ -203,16 +249,30 @@ class Slurm:
         assert not check or completed.returncode == 0, completed.stderr
         return completed.stdout
 
-    def submit(self, script: Path) -> str:
-        """`sbatch`; returns the number of the job, whose output goes to `<script>.out`."""
-        return self.run("sbatch", "--parsable", f"--output={script}.out", str(script)).strip()
+    def submit(self, script: Path, *options: str) -> str:
+        """`sbatch`; returns the number of the job, whose output goes to `<script>.out`.
+
+        Options replace those of the script.
+        """
+        command = ["sbatch", "--parsable", f"--output={script}.out", *options, str(script)]
+        return self.run(*command).strip()
+
+    def description(self, job: str) -> str:
+        """What SLURM says about a job, in one line."""
+        return self.run("scontrol", "--oneliner", "show", "job", job)
+
+    def minutes(self, job: str) -> int:
+        """Whole minutes for which a job has run."""
+        # Such as 00:12:05.
+        run_time = self.description(job).split("RunTime=")[1].split()[0]
+        hours, minutes, _ = map(int, run_time.split(":"))
+        return 60 * hours + minutes
 
     def state(self, job: str) -> str:
-        description = self.run("scontrol", "--oneliner", "show", "job", job)
-        return description.split("JobState=")[1].split()[0]
+        return self.description(job).split("JobState=")[1].split()[0]
 
     def wait(self, job: str, *, seconds: float = 600) -> str:
         """Wait for the end of a job; returns its state."""
-        over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
+        over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
         wait_until(lambda: self.state(job) in over, label=f"job {job} is over", seconds=seconds)
         return self.state(job)

@@ -77,6 +77,17 @@ class Network(NamedTuple):
         _boot(self.agent.parent, self.names[index], self.spaces[index])
         _run("ip", "-n", self.spaces[index], "link", "set", "net0", "up")
 
+    def show_cgroups(self, index: int) -> None:
+        """Mount the memory controller of cgroups on a host, whose own /sys hides it."""
+        root = Path("/sys/fs/cgroup")
+        if (root / "cgroup.controllers").exists():
+            self.run_on_host(index, "mount", "-t", "cgroup2", "cgroup2", str(root))
+            return
+        controller = str(root / "memory")
+        self.run_on_host(index, "mount", "-t", "tmpfs", "tmpfs", str(root))
+        self.run_on_host(index, "mkdir", controller)
+        self.run_on_host(index, "mount", "-t", "cgroup", "-o", "memory", "cgroup", controller)
+
     @property
     def launcher_args(self) -> list[str]:
         """Arguments of mpirun for one rank a host."""
