@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +39,10 @@ SMALL_NODES = ("--ntasks-per-node=1", "--mem=3000M")
 
 
 @pytest.fixture(scope="module")
-def slurm(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Slurm:
-    return Slurm(hosts, tmp_path_factory.mktemp("slurm") / "files", nodes=2)
+def slurm(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    started = Slurm(hosts, tmp_path_factory.mktemp("slurm") / "files", nodes=2)
+    yield started
+    started.remove_cgroups()
 
 
 @pytest.fixture

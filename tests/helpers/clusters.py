@@ -176,6 +176,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
 """
 
 
+_MEMORY_CGROUPS: Final = Path("/sys/fs/cgroup/memory")
 _CGROUPS = """
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
@@ -192,7 +193,7 @@ class Slurm:
         conf = folder / "slurm.conf"
         names = hosts.names[:nodes]
         #: Whether SLURM puts jobs into cgroups of their `--mem`; with version 2 it needs systemd.
-        self.limits_memory = Path("/sys/fs/cgroup/memory").is_dir()
+        self.limits_memory = _MEMORY_CGROUPS.is_dir()
         task_plugin = "task/none"
         if self.limits_memory:
             task_plugin = "task/cgroup"
@@ -256,6 +257,15 @@ class Slurm:
         """
         command = ["sbatch", "--parsable", f"--output={script}.out", *options, str(script)]
         return self.run(*command).strip()
+
+    def remove_cgroups(self) -> None:
+        """Remove the cgroups of the nodes, which SLURM leaves empty."""
+        for name in self._hosts.names:
+            top = _MEMORY_CGROUPS / f"slurm_{name}"
+            folders = [path for path in top.rglob("*") if path.is_dir()]
+            for folder in [*sorted(folders, reverse=True), top]:
+                if folder.exists():
+                    folder.rmdir()
 
     def description(self, job: str) -> str:
         """What SLURM says about a job, in one line."""
