@@ -116,7 +116,8 @@ def _leptons(table: pa.Table, flavours: Sequence[str]) -> Leptons:
     leptons = np.concatenate(rows_by_flavour, axis=1)
     # The stable sort keeps the order of the flavours within an event.
     by_event = np.argsort(leptons[0], kind="stable")
-    return Leptons(offsets, *leptons[1:, by_event])
+    # A row of the result lies in one piece, also without leptons: kernels are compiled for that.
+    return Leptons(offsets, *np.take(leptons[1:], by_event, axis=1))
 
 
 def _flat_fields(table: pa.Table, collection: str, fields: tuple[str, ...]) -> list[NDArray[Any]]:
