@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark import SparkFiles
 
 from hep_core.plugins import load_from_environment
+from hep_core.scarce_memory import is_memory_scarce
 from hep_core.storage import is_remote
 
 #: Numbers of parameters of `mallopt`, from glibc's malloc.h.
@@ -33,10 +34,11 @@ def keep_freed_memory() -> None:
 
     A row group takes a few hundred MB of short-lived arrays. The page faults of new memory for each
     cost a tenth of the time from ROOT to features (measured: 42 faults per event, 100 to 150 us of
-    system time; with this 0.4 and 40 us). Without glibc nothing changes.
+    system time; with this 0.4 and 40 us). Without glibc, or where memory is scarce, nothing
+    changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if mallopt is not None and not is_memory_scarce():
         # Memory below 1 GiB comes from the heap, which shrinks only above 2 GiB of free memory.
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

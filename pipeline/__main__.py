@@ -21,6 +21,7 @@ sys.path[:] = [
 import signal  # noqa: E402
 
 from hep_core.environment import enter_clean_environment  # noqa: E402
+from hep_core.scarce_memory import return_freed_memory  # noqa: E402
 
 
 def _end_at_once(signal_number: int, frame: object) -> None:  # noqa: ARG001 - the signature of signal handlers
@@ -34,6 +35,7 @@ def main() -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, _end_at_once)
     enter_clean_environment()
+    return_freed_memory()
     if sys.path.count(_ROOT) > 1:
         # Installed packages stand behind the standard library.
         del sys.path[0]

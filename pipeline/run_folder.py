@@ -66,6 +66,8 @@ class RunFolder:
             say=self.say,
             prints_outcome=not console.is_terminal,
         )
+        self._noted_warnings: set[Finding] = set()
+        """Warnings about this machine that this command has printed."""
         self._verified: set[Path] | None = None
         """Files that this command has checked and found intact; None unless it holds the lock."""
 
@@ -282,7 +284,7 @@ class RunFolder:
     def check_machine(
         self, needs: Collection[Need], problem: str, *, workers: int | None = None
     ) -> None:
-        """Stop if `examine` finds an error; warnings are only shown by the command `doctor`.
+        """Stop if `examine` finds an error; a warning is a note, once in a command.
 
         Raises:
             MachineError: There is an error; `problem` begins its message.
@@ -291,6 +293,10 @@ class RunFolder:
         errors = [finding for finding in findings if finding.severity == "error"]
         if errors:
             raise MachineError(f"{problem} on this machine:\n{render(errors)}")
+        for warning in findings:
+            if warning not in self._noted_warnings:
+                self._noted_warnings.add(warning)
+                self.note(f"{warning.problem} {warning.fix}")
 
     def _log_jvm_noise(self, line: str) -> None:
         """Write a line of Spark's Java process to the log, if this command has one."""

@@ -12,10 +12,12 @@ from typing import Any, Final
 from rich.markup import escape
 
 from hep_core.integrity import DamagedOutputError
+from hep_core.scarce_memory import is_memory_scarce
 from pipeline.config import Config
 from pipeline.configuration.credentials import hide_credentials
 from pipeline.errors import MISSING_INPUT_ERRORS, RunFolderError
 from pipeline.machine.doctor import Need
+from pipeline.machine.own_process import run_in_own_process
 from pipeline.planner import (
     Planner,
     StagePlan,
@@ -225,7 +227,18 @@ class Runner:
         transaction = Transaction(
             self.run_folder, self.planner, stage, context, fingerprint, afresh=force
         )
-        transaction.make_version()
+        if not is_memory_scarce():
+            transaction.make_version()
+            return True
+
+        def make_version_and_stop_spark() -> None:
+            """Make the version in a process that ends with the stage."""
+            try:
+                transaction.make_version()
+            finally:
+                self.run_folder.spark.stop()
+
+        run_in_own_process(make_version_and_stop_spark)
         return True
 
     def _keep(

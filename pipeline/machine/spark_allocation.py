@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from hep_core.allocation import MIB, CoreLimit, MemoryLimit, core_limit, memory_limit
+from hep_core.scarce_memory import is_memory_scarce
 from pipeline.configuration.shell_sections import AUTO, SparkSettings
 from pipeline.configuration.spark_masters import standalone_addresses
 
@@ -29,6 +30,28 @@ _SMALLEST_HEAP, _LARGEST_HEAP = 512, 2048
 _EXECUTOR_TASK_MIB: Final = 1024
 _CORES: Final = "spark.executor.cores"
 _MEMORY: Final = "spark.executor.memory"
+#: Options of the Java process where memory is scarce: one thread collects garbage, of a small young
+#: generation, and returns free memory; one compiler takes the place of two; small stacks.
+_OPTIONS_IF_SCARCE: Final = (
+    "-XX:+UseSerialGC",
+    "-Xmn8m",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=20",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=48m",
+    "-Xss512k",
+)
+
+
+def jvm_options(memory: MemoryLimit | None = None) -> tuple[str, ...]:
+    """Return options of Spark's Java process: none, unless memory is scarce.
+
+    Args:
+        memory: The limit of the memory; by default that of this process.
+    """
+    if is_memory_scarce(memory):
+        return _OPTIONS_IF_SCARCE
+    return ()
 
 
 def with_allocation(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from hep_core.integrity import DamagedOutputError
+from hep_core.scarce_memory import is_memory_scarce
 from pipeline.errors import SparkJobError
 from pipeline.machine.spark_cluster import cluster_error
 from pipeline.runs.code_meaning import PACKAGES
@@ -82,6 +83,9 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
     finally:
         job_is_over.set()
         watcher.join()
+        if is_memory_scarce():
+            # Until the next job, they would hold the modules of this one.
+            _end_python_workers()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hep_core import plugins
+from hep_core.scarce_memory import is_memory_scarce
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.spark_cluster import (
     announce_missing_executors,
@@ -18,7 +19,7 @@ from pipeline.machine.spark_cluster import (
     check_shared_storage,
 )
 from pipeline.machine.spark_jobs import end_tasks, failures_of_spark
-from pipeline.machine.spark_start import start_spark
+from pipeline.machine.spark_start import end_java, start_spark
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 
 if TYPE_CHECKING:
@@ -115,6 +116,11 @@ class SparkProvider:
         num_tasks = min(work_items, max(tasks_of_slots, min_tasks))
         return max(1, num_tasks)
 
+    def release(self) -> None:
+        """Stop Spark where memory is scarce: the rest of a stage does not need it."""
+        if is_memory_scarce():
+            self.stop()
+
     def stop(self) -> None:
         """Stop Spark if it was started, after the end of its tasks; remove its temporary folder.
 
@@ -124,6 +130,8 @@ class SparkProvider:
             end_tasks(self._context)
             self._context.stop()
             self._context, self._has_code = None, False
+            if is_memory_scarce():
+                end_java()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None

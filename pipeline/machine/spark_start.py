@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 from pydantic import SecretStr
 
 from hep_core.environment import IGNORED_BY_LOCAL_SPARK, ignored_names
+from hep_core.scarce_memory import prefer_to_kill
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError
 from pipeline.machine.jvm_messages import stderr_for_jvm
-from pipeline.machine.spark_allocation import executor_properties, with_allocation
+from pipeline.machine.spark_allocation import executor_properties, jvm_options, with_allocation
 from pipeline.machine.spark_cluster import cluster_error
 from pipeline.machine.spark_jobs import MAX_CAUSE_LETTERS
 from pipeline.runs.code_meaning import ROOT
@@ -68,6 +69,8 @@ def start_spark(
             # Otherwise PySpark reuses the JVM of an earlier context.
             with stderr_for_jvm(on_jvm_noise) as stderr:
                 gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+            # This process reports a lack of memory, so another one has to end.
+            prefer_to_kill(gateway.proc.pid)
             SparkContext._ensure_initialized(gateway=gateway)
         # The JVM also knows the properties that the site states.
         stated = dict(SparkConf(_jvm=SparkContext._jvm).getAll()) | dict(conf.getAll())
@@ -89,6 +92,20 @@ def start_spark(
         ) from cause
 
 
+def end_java() -> None:
+    """End the JVM after Spark has stopped; otherwise it lives as long as this process."""
+    from pyspark import SparkContext  # noqa: PLC0415 - as above
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    # It ends when nothing can come any more.
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
 def _properties(settings: SparkSettings, folder: str) -> dict[str, str]:
     """Return Spark's properties by name, without those that are secrets.
 
@@ -98,8 +115,9 @@ def _properties(settings: SparkSettings, folder: str) -> dict[str, str]:
         settings: The section `spark` of the config.
         folder: A temporary folder for sockets.
     """
-    jvm_options = [
+    java_options = [
         f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        *jvm_options(),
         os.environ.get(JVM_VARIABLE, ""),
     ]
     properties = {
@@ -112,7 +130,7 @@ def _properties(settings: SparkSettings, folder: str) -> dict[str, str]:
         "spark.barrier.sync.timeout": "300",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": " ".join(jvm_options),
+        "spark.driver.extraJavaOptions": " ".join(java_options),
     }
     if settings.master.startswith("local"):
         properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -102,6 +102,21 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
     assert [call.kwargs["workers"] for call in examine.call_args_list] == [2, 5]
 
 
+def test_a_warning_about_the_machine_is_a_note_once_in_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = io.StringIO()
+    config = load_config(str(small_config(tmp_path, SAMPLES)))
+    run_folder = RunFolder(config, Console(file=text, width=200))
+    warning = Finding("memory", "warning", "2 workers need 1 GiB, a job allows 600 MiB.", "Ask.")
+    monkeypatch.setattr(module, "examine", Mock(return_value=[warning]))
+
+    for _ in range(2):
+        run_folder.check_machine([Need.MPI], "train cannot run")
+
+    assert text.getvalue().count("note: 2 workers need 1 GiB, a job allows 600 MiB. Ask.") == 1
+
+
 @pytest.mark.parametrize(
     ("launcher", "needs", "examined"),
     [

@@ -6,12 +6,12 @@ import re
 import socket
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, Self
 
 import psutil
 
 from hep_core.allocation import MIB, killed_for_memory, line_about_memory, memory_limit
+from hep_core.scarce_memory import prefer_to_kill
 from training.launching.rank_reports import LaunchFiles, rank_from_environment
 
 #: Messages of launchers and batch systems after a signal or a lack of memory has ended a rank.
@@ -19,13 +19,6 @@ _ENDED: Final = re.compile(
     r"on signal \d|oom[- _]?kill|srun: error: .*(Killed|Out Of Memory)", re.IGNORECASE
 )
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
-#: Added to the share of the memory by which the kernel chooses whom to kill, in thousandths.
-_SCORE_OF_RANKS: Final = "500"
-
-
-def _prefer_to_kill(process: psutil.Process) -> None:
-    """Let the kernel kill a rank rather than this process, which can start the ranks again."""
-    Path(f"/proc/{process.pid}/oom_score_adj").write_text(_SCORE_OF_RANKS, encoding="ascii")
 
 
 class MemoryWatch:
@@ -69,7 +62,7 @@ class MemoryWatch:
             with suppress(psutil.Error, OSError):
                 rank = rank_from_environment(process.environ())
                 if rank is not None:
-                    _prefer_to_kill(process)
+                    prefer_to_kill(process.pid)
                     self._measure(rank, process)
 
     def _measure(self, rank: int, process: psutil.Process) -> None:

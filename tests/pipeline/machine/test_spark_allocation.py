@@ -6,7 +6,7 @@ import pytest
 
 from hep_core.allocation import MIB, CoreLimit, MemoryLimit
 from pipeline.configuration.shell_sections import SparkSettings
-from pipeline.machine.spark_allocation import executor_properties, with_allocation
+from pipeline.machine.spark_allocation import executor_properties, jvm_options, with_allocation
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,8 @@ def test_an_executor_asks_its_worker_for_the_memory_of_its_tasks(
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]", "yarn"])
 def test_executors_of_managers_that_count_all_memory_are_left_alone(master: str) -> None:
     assert executor_properties(master, {}) == {}
+
+
+def test_the_jvm_gets_options_only_where_memory_is_scarce() -> None:
+    assert "-XX:+UseSerialGC" in jvm_options(MemoryLimit(600 * MIB, "a job"))
+    assert jvm_options(MemoryLimit(4000 * MIB, "a job")) == ()

@@ -1,0 +1,67 @@
+"""What processes do differently where memory is scarce: they take longer and hold less.
+
+Results are the same. Where memory is not scarce, nothing here has an effect.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from hep_core.allocation import MIB, MemoryLimit, memory_limit
+
+#: Below this limit, processes hold less memory at the cost of time [bytes].
+_SCARCE: Final = 1536 * MIB
+#: Numbers of parameters of `mallopt`, from glibc's malloc.h, with their values: one heap for all
+#: threads; memory at its end, and blocks of more than 64 KiB, go back to the system at once.
+_PARAMETERS: Final = {-8: 1, -1: 128 * 1024, -3: 64 * 1024}
+#: The same parameters for the processes that this one starts.
+_VARIABLES: Final = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_TRIM_THRESHOLD_": str(128 * 1024),
+    "MALLOC_MMAP_THRESHOLD_": str(64 * 1024),
+}
+#: Added to the share of the memory by which the kernel chooses whom to kill, in thousandths.
+_SCORE_OF_CHILDREN: Final = "500"
+
+
+def is_memory_scarce(limit: MemoryLimit | None = None) -> bool:
+    """Return whether memory is scarce.
+
+    Args:
+        limit: The limit of the memory; by default that of this process.
+    """
+    return (limit or memory_limit()).num_bytes < _SCARCE
+
+
+def return_freed_memory(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let this process, and those that it starts, return freed memory to the system at once.
+
+    Without glibc, or where memory is not scarce, nothing changes.
+
+    Args:
+        environment: The variables of its environment, which get the parameters of malloc; those
+            that are set stay.
+    """
+    if not is_memory_scarce():
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for parameter, value in _PARAMETERS.items():
+            mallopt(parameter, value)
+    for name, setting in _VARIABLES.items():
+        environment.setdefault(name, setting)
+
+
+def prefer_to_kill(process_id: int) -> None:
+    """Let the kernel kill a process, and those that it starts, rather than this one.
+
+    This process survives a lack of memory, and can name the limit or start the other one again.
+    """
+    # The process may have ended, and other systems than Linux have no such file.
+    with suppress(OSError):
+        Path(f"/proc/{process_id}/oom_score_adj").write_text(_SCORE_OF_CHILDREN, encoding="ascii")
