@@ -13,7 +13,7 @@ from hep_studies.run_result import RunResult, read_result
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.study import StudySettings
 from hep_studies.study_sections import MACHINE_KEYS
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.settings import TrainSettings
 from training.workloads.registry import WorkloadSettings
 

@@ -11,7 +11,7 @@ from hep_core.random_streams import random_stream
 from hep_studies.run_result import evaluate_on_test, write_diverged, write_result
 from training.errors import DivergedError
 from training.launching.launcher import launch_all
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.loop.progress import Progress
 from training.loop.records import read_records
 from training.readers.sharding import plan_epoch

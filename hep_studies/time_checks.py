@@ -35,7 +35,7 @@ from hep_studies.synthetic_workload import (
     seconds_and_steps,
     steps_per_cycle,
 )
-from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement
+from training.launching.measurement import ALL_REDUCE, PUSH, Measurement
 from training.launching.mpirun import measure_messages, run_measurement
 from training.loop.records import Record
 from training.settings import TrainSettings

@@ -7,25 +7,15 @@ epoch then takes up to 30 times as long. Our own kernels have one thread.
 
 from __future__ import annotations
 
-from typing import Final
-
 import scipy.linalg.cython_blas  # noqa: F401
 import torch
 from threadpoolctl import threadpool_limits
-
-#: Variables that the libraries read at their start.
-VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def use_threads(num_threads: int) -> None:
     """Give the libraries of this process a number of threads, until the next call."""
     torch.set_num_threads(num_threads)
     threadpool_limits(num_threads)
-
-
-def thread_variables(num_threads: int) -> dict[str, str]:
-    """Return the environment of a process whose libraries start with a number of threads."""
-    return dict.fromkeys(VARIABLES, str(num_threads))
 
 
 def be_deterministic() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from training.launching.launcher import launch
 from training.launching.mpirun import Hosts, no_hosts
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.settings import TrainSettings
 
 if TYPE_CHECKING:

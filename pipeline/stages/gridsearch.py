@@ -18,8 +18,8 @@ from pipeline.terminal.tables import search_table
 if TYPE_CHECKING:
     from features.dataset import FeatureDataset
     from training.gridsearch.results import Score
+    from training.gridsearch.search import Search
     from training.gridsearch.spark_job import SearchOutcome
-    from training.gridsearch.trainings import Search
 
 #: Keys of `train` that the trainings of a search use.
 _FROM_TRAIN: Final = ("optimizer", "momentum", "weight_decay", "schedule", "seed")
@@ -85,8 +85,8 @@ class GridSearch(Stage):
         the settings are ranked, timed and drawn; see `_finish`.
         """
         from features.dataset import FeatureDataset
+        from training.gridsearch.search import Search
         from training.gridsearch.spark_job import count_trainings, run_search
-        from training.gridsearch.trainings import Search
 
         config = context.config
         dataset = FeatureDataset.load(context.upstream["features"].folder.absolute())
@@ -104,9 +104,11 @@ class GridSearch(Stage):
                 spark, search, trainings, num_done=num_done, num_tasks=context.spark.num_tasks
             )
         seconds = time.perf_counter() - start_time
+        num_slots = spark.defaultParallelism
+        context.spark.release()
         with context.bar("gridsearch", "settings") as bar:
             bar(0, 0, "timing and drawing the settings")
-            return _finish(context, search, outcome, dataset, seconds, spark.defaultParallelism)
+            return _finish(context, search, outcome, dataset, seconds, num_slots)
 
 
 def _finish(
@@ -130,7 +132,8 @@ def _finish(
         slots: Number of trainings that Spark runs at once.
     """
     from hep_core.random_streams import random_stream
-    from training.gridsearch.results import measure_latencies, rank_scores, select_score
+    from training.gridsearch.latencies import measure_latencies
+    from training.gridsearch.results import rank_scores, select_score
 
     generator = random_stream(search.train.seed, "latency")
     architectures = [score.trial.hidden for score in outcome.scores]

@@ -227,7 +227,7 @@ def _train(context: Context, plan: _TrainingPlan) -> dict[str, Any]:
         IdleSettingError: The model still has its first weights.
     """
     from pipeline.machine.launching import make_launcher
-    from training.launching.rank import RunSpec
+    from training.launching.run_spec import RunSpec
     from training.workloads.hep_settings import HepSettings
 
     context.say(f"{plan.folder}: {describe(plan.settings)}")

@@ -33,7 +33,8 @@ from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
 from training.compiled.optimizer import VectorOptimizer
 from training.launching.launcher import launch
-from training.launching.rank import RunSpec, train
+from training.launching.rank import train
+from training.launching.run_spec import RunSpec
 from training.loop.records import read_records
 from training.settings import TrainSettings
 from training.transports.transport import Transport

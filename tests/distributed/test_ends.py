@@ -47,7 +47,7 @@ LAUNCHER = """
 import signal, sys
 from pathlib import Path
 from training.launching.launcher import launch
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 
 # A shell that starts tests in the background has them ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -25,7 +25,7 @@ from hep_core.environment import MODULE_COMMAND
 from training.errors import LaunchError, StalledError
 from training.launching.launcher import launch, launch_all
 from training.launching.mpirun import rank_command, rank_environment
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.settings import TrainSettings
 
 pytestmark = [pytest.mark.minutes, pytest.mark.distributed, pytest.mark.timeout(900)]

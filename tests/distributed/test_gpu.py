@@ -22,7 +22,8 @@ from hep_studies.networks.resnet20 import ResNet20
 from models.networks.scaling_layer import Scaler
 from training.flat_model import FlatModel
 from training.launching.launcher import launch_all
-from training.launching.rank import RunSpec, choose_device
+from training.launching.rank import choose_device
+from training.launching.run_spec import RunSpec
 from training.threads import be_deterministic
 
 pytestmark = [

@@ -18,7 +18,7 @@ from hep_studies.plan import PlannedRun, Subject
 from hep_studies.run_on_ranks import in_random_order, train_on_ranks
 from training.errors import DivergedError
 from training.launching.launcher import launch_all
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 

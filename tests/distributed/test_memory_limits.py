@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from training.errors import LaunchError
 from training.launching.launcher import launch
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 
 def print_loss(message):
     print("again:", message)

@@ -15,7 +15,7 @@ from hep_studies.run_in_simulator import simulate_workload
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.simulate import Simulated
 from training.launching.launcher import launch_all
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.loop.summary import count_actions, summarize_rank
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]

@@ -21,7 +21,7 @@ from hep_studies.run_result import evaluate_on_test
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.workloads.images_settings import MnistSettings
 from training.launching.launcher import launch
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.loop.records import read_records
 from training.settings import TrainSettings
 

@@ -21,7 +21,7 @@ from pipeline.config import load_config
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.terminal.exit_codes import Exit
 from training.launching.launcher import launch_all
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.workloads.hep_settings import HepSettings
 
 #: Notes a row of the table: the cluster, what ran there, and how it compares with the local result.

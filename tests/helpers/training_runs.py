@@ -13,7 +13,7 @@ from features.dataset import FeatureDataset
 from models.networks.registry import settings_of
 from models.saved_model import load_model
 from training.algorithms.registry import METHODS
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.loop.records import read_records
 from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings

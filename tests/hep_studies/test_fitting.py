@@ -6,7 +6,7 @@ import pytest
 
 from hep_studies.simulator.costs import Link
 from hep_studies.time_checks import fit_link, fit_machine, predicted_seconds
-from training.launching.message_probe import Measurement
+from training.launching.measurement import Measurement
 
 LINK = Link(2e-5, 1e9)
 

@@ -21,7 +21,7 @@ from hep_studies.study_result import TimeCheck
 from hep_studies.synthetic_workload import SyntheticWorkload
 from hep_studies.time_checks import check_times
 from hep_studies.workloads.surface_settings import SurfaceSettings
-from training.launching.message_probe import Measurement
+from training.launching.measurement import Measurement
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 STEP_SECONDS = 2e-3

@@ -18,7 +18,7 @@ from hep_studies.run_result import evaluate_on_test
 from hep_studies.study_result import PACKED_FILE, Cell, StudyResult, read_study_result
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.terminal.exit_codes import Exit
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
 

@@ -23,7 +23,7 @@ from training.compiled.engines import compiled_engine
 from training.errors import FrozenNetworkError
 from training.flat_model import FlatModel
 from training.launching.launcher import launch
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.loop.factories import make_model
 from training.settings import TrainSettings
 from training.transports.transport import Transport

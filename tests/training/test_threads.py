@@ -24,12 +24,14 @@ from pipeline.errors import PipelineError
 from pipeline.run_folder import RunFolder
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.export import Export
+from training.gridsearch.search import Search
 from training.gridsearch.settings import GridSearchSettings, Trial
-from training.gridsearch.trainings import Search, run_job
+from training.gridsearch.trainings import run_job
 from training.launching.launcher import launch
 from training.launching.mpirun import rank_command, rank_environment
+from training.launching.thread_variables import VARIABLES
 from training.settings import TrainSettings
-from training.threads import VARIABLES, use_threads
+from training.threads import use_threads
 
 #: Neither the default nor a number that a test sets.
 THREADS_AT_START = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,8 +13,8 @@ from pyspark import Accumulator, SparkContext
 from hep_core.plugins import load_from_environment
 from training.errors import TrainingError
 from training.gridsearch.results import Score, score_trial
+from training.gridsearch.search import JobResult, Search, load_result
 from training.gridsearch.settings import Trial, draw_trials
-from training.gridsearch.trainings import JobResult, Search, load_result, run_job
 
 _NO_FINITE_LOSS: Final = "the validation loss of a fold was never finite; lower the learning rate"
 
@@ -113,18 +114,24 @@ def _train_in_tasks(
         return {}
     count = num_tasks(len(by_cost))
     trainings_per_task = [by_cost[task::count] for task in range(count)]
-    # Spark pickles the function below with this text, and workers make a path of it.
-    folder_text = str(folder)
-
-    def train_all(task_trainings: list[Trial]) -> list[JobResult]:
-        results: list[JobResult] = []
-        for training in task_trainings:
-            results.append(run_job(search, training, Path(folder_text)))
-            num_done.add(1)
-        return results
-
-    results = spark.parallelize(trainings_per_task, count).flatMap(train_all).collect()
+    # Spark pickles the task with this text, and workers make a path of it.
+    task = partial(_train_all, search, str(folder), num_done)
+    results = spark.parallelize(trainings_per_task, count).flatMap(task).collect()
     return {result.trial: result for result in results}
+
+
+def _train_all(
+    search: Search, folder: str, num_done: Accumulator[int], trainings: Iterable[Trial]
+) -> list[JobResult]:
+    """Run the trainings of a task, in that task."""
+    # The driver has no use for torch, which takes 140 MB.
+    from training.gridsearch.trainings import run_job  # noqa: PLC0415
+
+    results: list[JobResult] = []
+    for training in trainings:
+        results.append(run_job(search, training, Path(folder)))
+        num_done.add(1)
+    return results
 
 
 def _estimate_cost(trial: Trial) -> tuple[float, Trial]:

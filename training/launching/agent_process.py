@@ -92,7 +92,8 @@ def main() -> int:
     files = LaunchFiles(Path(runs).parent)
     try:
         # These imports come here so that the driver gets the error of a missing library.
-        from training.launching.rank import read_runs, train  # noqa: PLC0415
+        from training.launching.rank import train  # noqa: PLC0415
+        from training.launching.run_spec import read_runs  # noqa: PLC0415
         from training.loop.watchdog import Watchdog  # noqa: PLC0415
 
         files.write_heartbeat("has loaded its libraries, and waits for the others or for its data")

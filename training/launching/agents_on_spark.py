@@ -35,13 +35,13 @@ from training.errors import LaunchError
 from training.launching.agent_process import AgentStart, start_agent
 from training.launching.launcher import Job, launch
 from training.launching.launcher_log import RULE
-from training.launching.rank import RunSpec
 from training.launching.rank_reports import StartLimit
+from training.launching.run_spec import RunSpec
 from training.launching.spark_agent import keep_alive, write_line
 from training.launching.spark_job import driver_address, require_slots
+from training.launching.thread_variables import thread_variables
 from training.loop.progress import Progress
 from training.loop.summary import CYCLES
-from training.threads import thread_variables
 from training.transports.basics import Vector
 from training.transports.spark import deliver_sum, fetch_vector
 

@@ -19,9 +19,8 @@ from training.errors import DivergedError, LaunchError, StalledError, TrainingEr
 from training.launching.launcher_log import drop_noise, parse_rank_loss
 from training.launching.memory_use import MemoryWatch
 from training.launching.mpirun import Hosts, no_hosts, rank_command, rank_environment
-from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles, StartLimit
-from training.loop.checkpoints import CheckpointFolder, settings_digest
+from training.launching.run_spec import RunSpec
 from training.loop.progress import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
@@ -68,6 +67,9 @@ def launch(
     """
     # A single worker needs no launcher.
     if spec.train.workers == 1:
+        # The launcher of ranks needs none of what they load.
+        from training.launching.rank import train  # noqa: PLC0415
+
         _prepare_run(spec, on_loss)
         train(spec, Transport(), on_progress=on_progress)
         return
@@ -180,20 +182,23 @@ def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
 
 def _prepare_run(spec: RunSpec, on_loss: Callable[[str], None]) -> None:
     """Report damaged checkpoints, which the ranks leave out, and write the spec for the ranks."""
-    digest = settings_digest(spec.workload.meaning, spec.train)
-    checkpoints = CheckpointFolder(spec.out_dir / "checkpoints", digest)
-    for sentence in checkpoints.describe_damage():
-        on_loss(sentence)
+    folder = spec.out_dir / "checkpoints"
+    if folder.exists():
+        from training.loop.checkpoints import CheckpointFolder, settings_digest  # noqa: PLC0415 - as above
+
+        checkpoints = CheckpointFolder(folder, settings_digest(spec.workload.meaning, spec.train))
+        for sentence in checkpoints.describe_damage():
+            on_loss(sentence)
     # The file stays, and shows later which data a model was trained on.
     spec.save(spec.out_dir / "run.json")
 
 
 def _check_shards(spec: RunSpec) -> None:
     """Raise an error if there are fewer rows than workers, which need seconds to find that out."""
-    workload, settings = spec.workload.open(), spec.train
+    settings = spec.train
     if settings.has_static_shards:
         plan_epoch(
-            workload.group_rows("train"),
+            spec.workload.train_group_rows(),
             world_size=settings.workers,
             batch_size=settings.batch_size,
             seed=settings.seed,

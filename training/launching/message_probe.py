@@ -11,35 +11,19 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
+from training.launching.measurement import ALL_REDUCE, PUSH, Measurement
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
 from training.transports.pushes import Shard, ShardSelection
 
-ALL_REDUCE: Final = "all-reduce"
-PUSH: Final = "push"
 #: Time for the repetitions of an operation [s], and their limits.
 _SECONDS: Final = 0.4
 _MIN_REPETITIONS: Final = 7
 _MAX_REPETITIONS: Final = 300
-
-
-class Measurement(NamedTuple):
-    """The time of an operation between ranks."""
-
-    operation: str
-    """`ALL_REDUCE`, `PUSH`, or the way of a pairwise average: `memory` or `sockets`.
-
-    A push goes to a shard, a part of a server's vector, on another rank.
-    """
-    workers: int
-    nbytes: int
-    """Size of the vector."""
-    seconds: float
-    """Median of the repetitions, of the slowest rank [s]."""
 
 
 def answer(transport: MpiTransport, measured: Callable[[], Iterable[Any]]) -> None:

@@ -16,9 +16,9 @@ from hep_core import plugins
 from hep_core.environment import MODULE_COMMAND
 from training.errors import IdleSettingError, LaunchError
 from training.launching.loopback_only import is_here_alone, without_network
-from training.launching.message_probe import ALL_REDUCE, PUSH, Measurement
+from training.launching.measurement import ALL_REDUCE, PUSH, Measurement
+from training.launching.thread_variables import VARIABLES, thread_variables
 from training.settings import TrainSettings
-from training.threads import VARIABLES, thread_variables
 
 #: mpirun itself waits forever for a host without power. With these options ssh ends after a minute,
 #: and mpirun with it.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +14,7 @@ import torch
 from training.compiled.engines import PerceptronEngine, compiled_engine
 from training.errors import LaunchError
 from training.flat_model import FlatModel, ModelState
+from training.launching.run_spec import RunSpec
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
 from training.loop.factories import make_algorithm, make_model
 from training.loop.metering import Meter, MeteredTransport
@@ -25,68 +24,12 @@ from training.loop.summary import write_summary
 from training.loop.trainer import Trainer
 from training.loop.watchdog import Watchdog
 from training.readers.units import Position
-from training.settings import TrainSettings
 from training.threads import be_deterministic, use_threads
 from training.transports.basics import run_now
 from training.transports.transport import Transport
 from training.workloads.draws import Draws
-from training.workloads.registry import WorkloadSettings, workload_from_json
 from training.workloads.work import ReaderWork
 from training.workloads.workload import Workload
-
-
-class RunSpec(NamedTuple):
-    """Specification of a training run; the ranks get it as JSON."""
-
-    workload: WorkloadSettings
-    """The data and the network."""
-    train: TrainSettings
-    """How to train."""
-    out_dir: Path
-    """Folder of the results."""
-
-    def save(self, path: Path) -> None:
-        """Write the spec as JSON, without `train.launcher_args`.
-
-        Paths are relative to the folder of the file, so that a run can be moved with its data.
-        """
-
-        def relative_to_spec(folder: Path) -> str:
-            return os.path.relpath(folder, path.parent)
-
-        spec = {
-            **self.workload.to_json(relative_to_spec),
-            # The ranks do not need the launcher's arguments, and `-x NAME=value` may hold a secret.
-            "train": self.train.model_dump(mode="json", exclude={"launcher_args"}),
-            "out_dir": relative_to_spec(self.out_dir),
-        }
-        path.write_text(json.dumps(spec, indent=1), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a spec that `save` wrote."""
-        spec = json.loads(path.read_text(encoding="utf-8"))
-
-        def resolve(relative_path: str) -> Path:
-            return Path(os.path.normpath(path.parent.absolute() / relative_path))
-
-        workload = workload_from_json(spec, resolve)
-        return cls(workload, TrainSettings(**spec["train"]), resolve(spec["out_dir"]))
-
-
-def read_runs(path: Path) -> list[tuple[int, RunSpec]]:
-    """Read the runs that a launcher has listed in a file, with their numbers.
-
-    Raises:
-        LaunchError: This host does not see the file.
-    """
-    if not path.exists():
-        raise LaunchError(
-            f"{socket.gethostname()} does not see {path}: the run folder must be on storage that "
-            f"all hosts share under the same path."
-        )
-    runs = json.loads(path.read_text(encoding="utf-8"))
-    return [(run["number"], RunSpec.load(Path(run["spec"]))) for run in runs]
 
 
 def train(

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from training.errors import LaunchError
-from training.launching.rank import read_runs, train
+from training.launching.rank import train
 from training.launching.rank_reports import LaunchFiles, RankError
+from training.launching.run_spec import read_runs
 from training.loop.progress import Progress
 from training.loop.watchdog import Watchdog
 from training.transports.basics import load_mpi, run_now

@@ -28,7 +28,7 @@ from pydantic import BaseModel
 from hep_core.atomic_files import new_file
 from hep_core.integrity import has_seal, is_system_error, with_seal
 from training.errors import CheckpointError
-from training.loop.progress import EpochStatsState
+from training.loop.epoch_stats import EpochStatsState
 from training.loop.worker_state import WorkerState
 from training.readers.units import Position
 from training.settings import TrainSettings

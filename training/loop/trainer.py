@@ -17,9 +17,10 @@ from typing import Any
 from training.algorithms.base import Algorithm
 from training.errors import DivergedError
 from training.loop.checkpoints import Checkpoint, RankContent
+from training.loop.epoch_stats import EpochStats
 from training.loop.history import History, records_before
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.progress import EpochStats, Progress, ProgressReport
+from training.loop.progress import Progress, ProgressReport
 from training.loop.records import Record, RunFiles, merge_records
 from training.loop.schedule import SampleClock
 from training.loop.validation import Validator

@@ -58,6 +58,10 @@ class BaseSettings(BaseModel, ABC):
     def open(self) -> Workload:
         """Open the rows; this imports torch."""
 
+    def train_group_rows(self) -> list[int]:
+        """Return the number of rows of each row group of the training split."""
+        return self.open().group_rows("train")
+
     def to_json(self, write_path: Callable[[Path], str]) -> dict[str, Any]:
         """Return the settings as plain values, which `workload_from_json` reads.
 

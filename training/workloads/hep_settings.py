@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import field_validator
 from typing_extensions import override
 
+from features.dataset import FeatureDataset
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_of
 from training.workloads.base_settings import BaseSettings, workload
@@ -47,6 +48,12 @@ class HepSettings(BaseSettings):
         from training.workloads.hep import HepEvents
 
         return HepEvents(self.folder, self.network)
+
+    @override
+    def train_group_rows(self) -> list[int]:
+        # No rows are opened, which would import torch.
+        groups = FeatureDataset.load(self.folder).splits["train"]
+        return [group.rows for group in groups]
 
     @override
     def to_json(self, write_path: Callable[[Path], str]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from tiny_images import TinyImages
 
-from training.launching.rank import RunSpec, train
+from training.launching.rank import train
+from training.launching.run_spec import RunSpec
 from training.settings import TrainSettings
 from training.transports.mpi import MpiTransport
 

@@ -17,7 +17,7 @@ from hep_studies.workloads.surface_settings import SurfaceSettings
 from models.errors import SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from training.compiled.engines import PerceptronEngine, compiled_engine
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.readers.sharding import Assignment, RowRange, assign_rows
 from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from pipeline.config import Config
 from pipeline.stages import gridsearch
-from training.gridsearch import results
+from training.gridsearch import latencies
 from training.gridsearch.results import Cost, Score
+from training.gridsearch.search import Search
 from training.gridsearch.settings import GridSearchSettings, Trial
 from training.gridsearch.spark_job import SearchOutcome
-from training.gridsearch.trainings import Search
 from training.settings import TrainSettings
 
 
@@ -33,7 +33,7 @@ def test_best_json_holds_the_selected_trial(
     def constant_latencies(hidden: list[tuple[int, ...]], *_: Any, **__: Any) -> dict[Any, Cost]:
         return dict.fromkeys(hidden, Cost(5.0, 0.1))
 
-    monkeypatch.setattr(results, "measure_latencies", constant_latencies)
+    monkeypatch.setattr(latencies, "measure_latencies", constant_latencies)
     monkeypatch.setattr("models.evaluation.style.save_figure", lambda *_: None)
     context: Any = SimpleNamespace(out_dir=tmp_path, console=Console(quiet=True))
     settings = GridSearchSettings(one_standard_error=one_standard_error)

@@ -16,7 +16,8 @@ from hep_core.random_streams import random_stream
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
-from training.gridsearch.trainings import Curves, Fold, make_folds, steps_per_epoch, train_on_fold
+from training.gridsearch.search import Curves
+from training.gridsearch.trainings import Fold, make_folds, steps_per_epoch, train_on_fold
 from training.loop.schedule import learning_rate
 from training.readers.batch import Rows
 from training.readers.sharding import step_bounds

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from feature_datasets import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.runs.outputs import digest_of, without_volatile
 from pipeline.stages.gridsearch import GridSearch
-from training.gridsearch import results
 from training.gridsearch.results import (
     Cost,
     Lead,
     Score,
     latency_cost,
-    measure_latencies,
     parameter_cost,
     pareto_front,
     rank_scores,
     score_trial,
     select_score,
 )
+from training.gridsearch.search import Curves
 from training.gridsearch.settings import Trial
-from training.gridsearch.trainings import Curves
 
 TRIAL = Trial((5, 4), 16, 0.01, 3)
 NO_COST = Cost(0.0)
@@ -182,26 +177,3 @@ def test_the_digest_of_a_result_does_not_depend_on_measured_times() -> None:
     less_accurate = digest(make_score(9, [0.7, 0.7], latency=Cost(4.0, 0.4)))
 
     assert quick == slow != less_accurate
-
-
-def test_each_architecture_is_measured_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = write_dataset(tmp_path / "set", rows={"train": [20], "val": [5], "test": [5]})
-    measured: list[list[int]] = []
-    measure_latency = results.measure_latency
-
-    def measure_and_note(network: Any, columns: Any, **options: Any) -> Any:
-        measured.append(network.settings.hidden)
-        return measure_latency(network, columns, **options)
-
-    monkeypatch.setattr(results, "measure_latency", measure_and_note)
-    architectures = [(8, 4), (5,), (8, 4), (3, 3, 3), (5,)]
-
-    latencies = measure_latencies(architectures, dataset, generator=np.random.default_rng(1))
-
-    assert measured == [[3, 3, 3], [5], [8, 4]] * 5
-    assert latencies.keys() == set(architectures)
-    for latency in latencies.values():
-        assert latency.value > 0
-        assert latency.error >= 0

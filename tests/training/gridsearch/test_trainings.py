@@ -14,16 +14,10 @@ from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from training.errors import TrainingError
 from training.gridsearch import trainings
+from training.gridsearch.search import Curves, Search, load_result
 from training.gridsearch.settings import GridSearchSettings, Trial
 from training.gridsearch.spark_job import SearchOutcome, count_trainings, run_search
-from training.gridsearch.trainings import (
-    Curves,
-    Fold,
-    Search,
-    load_result,
-    make_folds,
-    run_job,
-)
+from training.gridsearch.trainings import Fold, make_folds, run_job
 from training.readers.batch import Rows
 from training.settings import TrainSettings
 

@@ -19,7 +19,8 @@ import sys
 from pathlib import Path
 
 import training.launching.rank_process
-from training.launching.rank import RunSpec, train
+from training.launching.rank import train
+from training.launching.run_spec import RunSpec
 from training.transports.transport import Transport
 
 train(RunSpec.load(Path(sys.argv[1])), Transport(), on_progress=None)

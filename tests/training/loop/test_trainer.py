@@ -15,7 +15,7 @@ from models.networks.hlf_settings import HlfSettings
 from models.saved_model import load_model
 from training.errors import DivergedError, ShardError
 from training.launching.launcher import launch
-from training.launching.rank import RunSpec
+from training.launching.run_spec import RunSpec
 from training.loop.progress import Progress
 from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings
