@@ -6,6 +6,7 @@ Libraries that a stage loads, and memory that they keep, would stay to the end o
 from __future__ import annotations
 
 import ctypes
+import gc
 import pickle
 import signal
 import sys
@@ -39,6 +40,8 @@ def run_in_own_process(work: Callable[[], None]) -> None:
     # Spark or a library would have threads, which a copy lacks; so far this process has neither.
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
+    # The collector would write to all objects of the copy, and so copy them in memory too.
+    gc.freeze()
     process = context.Process(target=_work_and_report, args=(work, sender))
     process.start()
     sender.close()
