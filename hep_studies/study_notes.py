@@ -12,7 +12,7 @@ from hep_studies.judging import JudgedClaim
 from hep_studies.measures import measure_of
 from hep_studies.study import key_label
 from hep_studies.study_result import StudyResult
-from training.loop.summary import SMALL_EFFECTIVE_SHARE
+from training.loop.effective_share import SMALL_EFFECTIVE_SHARE
 
 #: Sentences of `notes` by the number of a run that they count.
 _COUNTED: Final = {

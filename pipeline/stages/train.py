@@ -328,7 +328,7 @@ def training_remarks(summary: Mapping[str, Any]) -> list[str]:
         >>> remark.partition(":")[0]
         'the events of a slow worker were used 0.50 times an epoch, those of a fast one 1.50 times'
     """
-    from training.loop.summary import SMALL_EFFECTIVE_SHARE
+    from training.loop.effective_share import SMALL_EFFECTIVE_SHARE
 
     ranks = summary["per_rank"]
     num_refused = sum(rank.get("steps_not_finite", 0) for rank in ranks)

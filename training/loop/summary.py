@@ -14,8 +14,6 @@ from training.settings import TrainSettings
 
 CYCLES: Final = "cycles.jsonl"
 """File with a line for each sum over the agents of Spark."""
-SMALL_EFFECTIVE_SHARE: Final = 0.5
-"""An `effective_share` of the steps below this one is worth a sentence; see `summarize_sums`."""
 
 
 def write_summary(
