@@ -8,10 +8,10 @@ from hep_core.allocation import MIB, CoreLimit, MemoryLimit, core_limit, memory_
 
 #: Stands for as many workers as the allocation holds.
 AUTO: Final = "auto"
-#: Memory of the launcher and of each rank before they hold events; two ranks and their launcher had
-#: 730 MiB together [bytes].
-_MEMORY_OF_LAUNCHER: Final = 256 * MIB
-_MEMORY_OF_RANK: Final = 256 * MIB
+#: Memory of the launcher and of each rank, whose libraries take most; ranks of the demo had 248 MiB
+#: each for the perceptron, and about 320 for the recurrent network [bytes].
+_MEMORY_OF_LAUNCHER: Final = 104 * MIB
+_MEMORY_OF_RANK: Final = 332 * MIB
 
 
 def memory_of_workers(workers: int) -> int:

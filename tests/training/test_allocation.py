@@ -11,7 +11,7 @@ from training.settings import TrainSettings
 
 @pytest.mark.parametrize(
     ("cores", "memory_mib", "workers"),
-    [(8, 64_000, 8), (8, 1_279, 3), (8, 1_280, 4), (0.5, 64_000, 1), (8, 100, 1)],
+    [(8, 64_000, 8), (8, 1_431, 3), (8, 1_432, 4), (0.5, 64_000, 1), (8, 100, 1)],
 )
 def test_workers_fit_into_cores_and_memory(cores: float, memory_mib: int, workers: int) -> None:
     memory = MemoryLimit(memory_mib * MIB, "a job")
