@@ -23,6 +23,9 @@ class LentSpark:
         self.context = provider.context
         self.num_tasks = provider.num_tasks
 
+    def release(self) -> None:
+        """Others use it too."""
+
     def stop(self) -> None:
         """Others use it too."""
 

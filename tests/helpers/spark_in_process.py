@@ -35,5 +35,5 @@ class InProcessSpark:
 
 #: In the place of a `SparkProvider`.
 WITHOUT_SPARK: Final[Any] = SimpleNamespace(
-    context=lambda **_: InProcessSpark(), num_tasks=int, stop=lambda: None
+    context=lambda **_: InProcessSpark(), num_tasks=int, release=lambda: None, stop=lambda: None
 )
