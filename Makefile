@@ -165,7 +165,7 @@ bench-exchange: setup ## Measure: pairwise averages between two ranks
 	$(BIN)/python tests/benchmarks/exchange.py $$HEP_PIPELINE_BENCH
 
 bench-stragglers: setup ## Measure: training while one of four ranks is stopped for most of the time
-	$(BIN)/python tests/benchmarks/stragglers.py $$HEP_PIPELINE_BENCH
+	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/stragglers.py $$HEP_PIPELINE_BENCH
 
 bench-network: setup ## Measure: training between hosts, with and without a delay of the network (needs the rights of root)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/network.py $$HEP_PIPELINE_BENCH

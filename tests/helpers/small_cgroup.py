@@ -20,6 +20,10 @@ _PERIOD_US = 100_000
 _SECONDS_TO_END = 60
 
 
+class NoCgroupError(Exception):
+    """This machine lets us make no cgroup."""
+
+
 @contextmanager
 def cgroup_with(
     *, cores: float | None = None, memory_bytes: int | None = None
@@ -31,39 +35,70 @@ def cgroup_with(
     """
     with ExitStack() as stack:
         folders = []
-        if cores is not None:
-            folder = stack.enter_context(_group("cpu"))
-            quota = str(int(cores * _PERIOD_US))
-            _write_limit(folder, {"cpu.cfs_quota_us": quota, "cpu.max": f"{quota} {_PERIOD_US}"})
-            folders.append(str(folder))
-        if memory_bytes is not None:
-            folder = stack.enter_context(_group("memory"))
-            limit = str(memory_bytes)
-            _write_limit(folder, {"memory.limit_in_bytes": limit, "memory.max": limit})
-            folders.append(str(folder))
-        yield ["sh", "-c", _ENTER, "sh", *folders, "--"]
+        try:
+            if cores is not None:
+                folders.append(stack.enter_context(cores_group(cores)))
+            if memory_bytes is not None:
+                folders.append(stack.enter_context(_memory_group(memory_bytes)))
+        except NoCgroupError as error:
+            pytest.skip(str(error))
+        yield ["sh", "-c", _ENTER, "sh", *map(str, folders), "--"]
 
 
 @contextmanager
-def _group(controller: str) -> Iterator[Path]:
+def cores_group(
+    cores: float, *, period_us: int = _PERIOD_US, label: str = "cores"
+) -> Iterator[Path]:
+    """Make a cgroup whose processes together get some cores, and remove it in the end.
+
+    Yields the folder of the group; a number of a process in its `cgroup.procs` brings that in.
+
+    Args:
+        cores: Number of cores, such as 0.5.
+        period_us: Time in which the kernel gives out the quota: the processes stop when it is used
+            up, until the next period.
+        label: Tells groups of this process apart.
+
+    Raises:
+        NoCgroupError: None can be made here.
+    """
+    with _group("cpu", label) as folder:
+        quota = str(int(cores * period_us))
+        # The quota must never be longer than the period allows, so the period is first.
+        _write_limit(folder, {"cpu.cfs_period_us": str(period_us)})
+        _write_limit(folder, {"cpu.cfs_quota_us": quota, "cpu.max": f"{quota} {period_us}"})
+        yield folder
+
+
+@contextmanager
+def _memory_group(memory_bytes: int) -> Iterator[Path]:
+    """Make a cgroup whose processes together get some bytes of memory; as `cores_group`."""
+    with _group("memory", "memory") as folder:
+        limit = str(memory_bytes)
+        _write_limit(folder, {"memory.limit_in_bytes": limit, "memory.max": limit})
+        yield folder
+
+
+@contextmanager
+def _group(controller: str, label: str) -> Iterator[Path]:
     """Make a cgroup below that of this process, and remove it in the end."""
-    folder = _make_group(controller)
+    folder = _make_group(controller, label)
     try:
         yield folder
     finally:
         _remove_group(folder)
 
 
-def _make_group(controller: str) -> Path:
-    """Return the folder of a new cgroup; skip the test where none can be made."""
+def _make_group(controller: str, label: str) -> Path:
+    """Return the folder of a new cgroup."""
     for group in cgroups(controller):
-        folder = group.folder / f"hep-pipeline-test-{os.getpid()}"
+        folder = group.folder / f"hep-pipeline-test-{os.getpid()}-{label}"
         with suppress(OSError):
             folder.mkdir()
             if any(folder.glob(f"{controller}.*")):
                 return folder
             folder.rmdir()
-    pytest.skip(f"no cgroup of the controller {controller} can be made here")
+    raise NoCgroupError(f"no cgroup of the controller {controller} can be made here")
 
 
 def _remove_group(folder: Path) -> None:
