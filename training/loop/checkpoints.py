@@ -17,7 +17,7 @@ import shutil
 import time
 import zipfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -187,14 +187,14 @@ class CheckpointFolder:
 
         A worker that crossed several positions without a step has the same state at all of them. So
         the file is written at the last position, and linked into the folders of the earlier ones.
-        The oldest parts of this rank in checkpoints that nobody completed are removed.
+        Then the rank removes its parts that are of no use any more.
 
         `state`: a `RankContent`.
         """
         folders = [self._folder_at(position, world_size) for position in positions]
         last_folder = folders[-1]
         # Of many positions only the last ones get a part.
-        earlier_folders = folders[-_NUM_INCOMPLETE:-1]
+        earlier_folders = _folders_of_use(folders[-_NUM_INCOMPLETE:], world_size, rank)[:-1]
         last_folder.mkdir(parents=True, exist_ok=True)
         path = last_folder / f"rank-{rank}.pt"
         with new_file(path, flushed=True) as unfinished, unfinished.open("wb") as file:
@@ -206,8 +206,7 @@ class CheckpointFolder:
                 folder.mkdir(exist_ok=True)
                 (folder / path.name).hardlink_to(path)
         self._written.extend(folder / path.name for folder in [*earlier_folders, last_folder])
-        while len(self._written) > _NUM_INCOMPLETE:
-            _remove_incomplete(self._written.popleft())
+        self.remove_replaced()
 
     def complete(self, positions: Sequence[Position], world_size: int) -> None:
         """Mark as complete the last of these checkpoints that all ranks have written, if any.
@@ -221,12 +220,27 @@ class CheckpointFolder:
             folder = self._folder_at(position, world_size)
             if (folder / "complete.json").exists():
                 return
-            if _has_all_parts(folder, world_size):
+            if _has_parts(folder, range(world_size)):
                 # A file may be missing if another rank completes a later one and removes this one.
                 with suppress(FileNotFoundError):
                     self._write_description(folder, position, world_size)
-                    self._remove_old(position)
+                    self._remove_old(world_size)
                 return
+
+    def remove_replaced(self) -> None:
+        """Remove the parts that this rank has in incomplete checkpoints, if these are of no use.
+
+        They are of no use before the newest complete checkpoint, and if they are too many. Each
+        rank removes its own. The last rank at a checkpoint is the slowest one, which would fall
+        further behind if it removed those of all.
+        """
+        num_of_use = 0
+        for path in reversed(self._written):
+            num_of_use += 1
+            if (path.parent / "complete.json").exists():
+                break
+        while len(self._written) > min(num_of_use, _NUM_INCOMPLETE):
+            _remove_incomplete(self._written.popleft())
 
     def forget_after(self, position: Position, resume: Checkpoint | None) -> None:
         """Remove the checkpoints of these settings that a run which begins at a position replaces.
@@ -259,7 +273,7 @@ class CheckpointFolder:
         complete: list[tuple[Description, Path]] = []
         for path in self.folder.glob("epoch-*/complete.json"):
             description = _read_description(path)
-            if description and _has_all_parts(path.parent, description.world_size):
+            if description and _has_parts(path.parent, range(description.world_size)):
                 complete.append((description, path.parent))
         return sorted(complete, key=lambda checkpoint: checkpoint[0].number, reverse=True)
 
@@ -278,15 +292,16 @@ class CheckpointFolder:
             text = json.dumps(with_seal(description.model_dump()))
             unfinished.write_text(text, encoding="utf-8")
 
-    def _remove_old(self, position: Position) -> None:
-        """Remove all but the newest two complete checkpoints and those behind a position.
+    def _remove_old(self, world_size: int) -> None:
+        """Remove all but the newest two complete checkpoints, and those of other settings.
 
-        Workers that are ahead already write parts behind it.
+        Incomplete ones of this run stay: workers that are ahead write them, and remove them.
         """
         newest = [folder for _, folder in self._complete_folders()[:_NUM_COMPLETE]]
         for folder in self.folder.glob("epoch-*"):
-            is_ahead = self._has_our_digest(folder) and _position_of_folder(folder) > position
-            if folder not in newest and not is_ahead:
+            is_complete = (folder / "complete.json").exists()
+            is_of_this_run = folder.name.endswith(self._ending(world_size))
+            if folder not in newest and (is_complete or not is_of_this_run):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _has_our_digest(self, folder: Path) -> bool:
@@ -294,15 +309,33 @@ class CheckpointFolder:
 
     def _folder_at(self, position: Position, world_size: int) -> Path:
         epoch, step = position
-        return self.folder / f"epoch-{epoch:05d}-step-{step:08d}-of-{world_size}-{self._digest}"
+        ending = self._ending(world_size)
+        return self.folder / f"epoch-{epoch:05d}-step-{step:08d}{ending}"
+
+    def _ending(self, world_size: int) -> str:
+        """Return the end of the names of the folders of this run."""
+        return f"-of-{world_size}-{self._digest}"
 
 
-def _has_all_parts(folder: Path, world_size: int) -> bool:
-    return all((folder / f"rank-{rank}.pt").exists() for rank in range(world_size))
+def _has_parts(folder: Path, ranks: Iterable[int]) -> bool:
+    return all((folder / f"rank-{rank}.pt").exists() for rank in ranks)
+
+
+def _folders_of_use(folders: Sequence[Path], world_size: int, rank: int) -> Sequence[Path]:
+    """Return the folders in which a part of a rank may be of use.
+
+    These are the last ones, back to one that the part completes. `folders`: in the order of their
+    positions.
+    """
+    other_ranks = [other_rank for other_rank in range(world_size) if other_rank != rank]
+    for index in reversed(range(len(folders))):
+        if _has_parts(folders[index], other_ranks):
+            return folders[index:]
+    return folders
 
 
 def _remove_incomplete(rank_file: Path) -> None:
-    """Remove a rank's file, and the then empty folder, unless the checkpoint is complete."""
+    """Remove a rank's file, and the folder if it is empty then, unless it is complete."""
     if not (rank_file.parent / "complete.json").exists():
         # The file may be gone already, and the folder may hold files of other ranks.
         with suppress(OSError):

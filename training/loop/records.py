@@ -228,7 +228,8 @@ class DiskFiles:
         self._scalars.flush()
 
     def close(self) -> None:
-        """Close the files after the end of all ranks."""
+        """Close the files, and remove parts of checkpoints, after the end of all ranks."""
+        self.checkpoints.remove_replaced()
         if self._scalars is not None:
             self._write_scalars()
             self._scalars.close()

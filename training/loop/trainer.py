@@ -309,25 +309,27 @@ class Trainer:
 
         `ticket`: of the unit that the worker has drawn.
         """
-        # These positions were crossed, but have no checkpoint of this worker yet.
-        positions: list[Position] = []
+        unsaved_positions: list[Position] = []
         for boundary in boundaries:
             epoch, num_done = boundary.position
             if num_done == 0:
                 is_end = epoch == self._settings.epochs
                 validates = boundary.ticket == ticket
-                # The end of this epoch changes the state, so the positions before it are saved.
-                if is_end or validates or self._stats.steps:
-                    await self._checkpoint(positions)
-                    positions = []
+                # The end of an epoch changes the state, so the positions before it are saved. At
+                # the end of the run, all wait for this worker, and its last checkpoint is enough.
+                if is_end:
+                    unsaved_positions = []
+                elif validates or self._stats.steps:
+                    await self._checkpoint(unsaved_positions)
+                    unsaved_positions = []
                 if is_end:
                     await self._end_epoch_together()
                 elif validates:
                     self._finish_epoch(await self._validator.validate_snapshot(self._epoch))
                 else:
                     self._finish_epoch({})
-            positions.append(boundary.position)
-        await self._checkpoint(positions)
+            unsaved_positions.append(boundary.position)
+        await self._checkpoint(unsaved_positions)
 
     async def _end_epoch_together(self) -> None:
         """Validate with all workers, and end the epoch."""

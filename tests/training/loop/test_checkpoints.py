@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from example_checkpoints import load, require_latest, write_checkpoint
-from simulated import UNEVEN_CLUSTER, models, run, settings, toy_rows
+from simulated import CLUSTER, UNEVEN_CLUSTER, models, run, settings, toy_rows
 
 from hep_studies.simulator.simulate import Simulated
 from models.networks.hlf_settings import HlfSettings
@@ -182,19 +182,19 @@ def test_parts_from_before_a_return_to_an_earlier_position_do_not_count(tmp_path
 
 
 def test_the_last_rank_completes_a_checkpoint_and_later_parts_stay(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, "d")
+    ahead, last = CheckpointFolder(tmp_path, "d"), CheckpointFolder(tmp_path, "d")
     positions = [Position(epoch, 0) for epoch in (1, 2, 3)]
     for position in positions:
-        folder.write_rank([position], 2, 0, {"value": torch.ones(1)})
-        folder.complete([position], 2)
-        assert folder.latest() is None
+        ahead.write_rank([position], 2, 0, {"value": torch.ones(1)})
+        ahead.complete([position], 2)
+        assert ahead.latest() is None
 
     for position in positions:
-        folder.write_rank([position], 2, 1, {"value": torch.ones(1)})
+        last.write_rank([position], 2, 1, {"value": torch.ones(1)})
         # Both ranks may see that they are the last.
-        folder.complete([position], 2)
-        folder.complete([position], 2)
-        assert require_latest(folder).position == position
+        last.complete([position], 2)
+        ahead.complete([position], 2)
+        assert require_latest(last).position == position
 
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -202,10 +202,10 @@ def test_the_last_rank_completes_a_checkpoint_and_later_parts_stay(tmp_path: Pat
 def test_another_rank_may_complete_a_later_checkpoint_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = CheckpointFolder(tmp_path, "d")
+    folders = [CheckpointFolder(tmp_path, "d") for _ in range(2)]
     first, second, third = (Position(epoch, 0) for epoch in (1, 2, 3))
-    folder.write_rank([first], 2, 0, {"rank": 0})
-    folder.write_rank([first, second], 2, 1, {"rank": 1})
+    folders[0].write_rank([first], 2, 0, {"rank": 0})
+    folders[1].write_rank([first, second], 2, 1, {"rank": 1})
     fsync, is_overtaken = os.fsync, False
 
     def overtake_once(file: int) -> None:
@@ -213,19 +213,19 @@ def test_another_rank_may_complete_a_later_checkpoint_meanwhile(
         nonlocal is_overtaken
         if not is_overtaken:
             is_overtaken = True
-            folder.write_rank([second], 2, 0, {"rank": 0})
-            folder.complete([second], 2)
+            folders[0].write_rank([second], 2, 0, {"rank": 0})
+            folders[0].complete([second], 2)
             for rank in range(2):
-                folder.write_rank([third], 2, rank, {"rank": rank})
-            folder.complete([third], 2)
+                folders[rank].write_rank([third], 2, rank, {"rank": rank})
+            folders[0].complete([third], 2)
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", overtake_once)
 
-    folder.complete([first, second], 2)
+    folders[1].complete([first, second], 2)
 
     assert is_overtaken
-    latest = require_latest(folder)
+    latest = require_latest(folders[0])
     assert latest.position == third
     assert [load(latest, rank)["rank"] for rank in range(2)] == [0, 1]
 
@@ -249,7 +249,60 @@ def test_a_rank_that_was_stopped_for_long_catches_up_with_few_files(tmp_path: Pa
     latest = require_latest(ahead)
     assert latest.epoch == 500
     assert [load(latest, rank)["epoch"] for rank in range(2)] == [500, 500]
+    ahead.remove_replaced()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_slowest_rank_removes_no_parts_of_the_ranks_ahead(tmp_path: Path) -> None:
+    ahead, stopped = CheckpointFolder(tmp_path, "d"), CheckpointFolder(tmp_path, "d")
+    positions = [Position(epoch, 0) for epoch in range(1, 21)]
+    for position in positions:
+        ahead.write_rank([position], 2, 0, {"epoch": position.epoch})
+
+    stopped.write_rank(positions, 2, 1, {"epoch": 20})
+    stopped.complete(positions, 2)
+
+    assert require_latest(stopped).position == positions[-1]
+    assert len(list(tmp_path.glob("*/rank-0.pt"))) == 20
+    # A part at an earlier position could complete nothing newer.
+    assert len(list(tmp_path.glob("*/rank-1.pt"))) == 1
+    next_position = Position(21, 0)
+    ahead.write_rank([next_position], 2, 0, {"epoch": 21})
+    names = {path.name[:11] for path in tmp_path.iterdir()}
+    assert names == {"epoch-00020", "epoch-00021"}
+
+
+def test_two_slow_ranks_complete_a_checkpoint_that_both_have_crossed(tmp_path: Path) -> None:
+    ahead, first_slow, last_slow = [CheckpointFolder(tmp_path, "d") for _ in range(3)]
+    positions = [Position(epoch, 0) for epoch in range(1, 11)]
+    for position in positions:
+        ahead.write_rank([position], 3, 0, {"rank": 0})
+    # They were stopped at different times, and so never write at the same last position.
+    first_slow.write_rank(positions[:7], 3, 1, {"rank": 1})
+    last_slow.write_rank(positions, 3, 2, {"rank": 2})
+
+    last_slow.complete(positions, 3)
+
+    latest = require_latest(ahead)
+    assert latest.position == positions[6]
+    assert [load(latest, rank)["rank"] for rank in range(3)] == [0, 1, 2]
+
+
+def test_a_finished_run_leaves_no_incomplete_checkpoints(tmp_path: Path) -> None:
+    files = [
+        DiskFiles(tmp_path, rank=rank, world_size=3, digest="d", save_model=lambda _: None)
+        for rank in range(3)
+    ]
+    settings: dict[str, Any] = {"algorithm": "ad-psgd", "epochs": 12, "batch_size": 4}
+    cluster = CLUSTER.model_copy(update={"slow_ranks": {2: 40.0}})
+
+    run(train=toy_rows(60), workers=3, cluster=cluster, files=files.__getitem__, **settings)
+    for rank_files in files:
+        rank_files.close()
+
+    folders = list((tmp_path / "checkpoints").iterdir())
+    assert 1 <= len(folders) <= 2
+    assert all((folder / "complete.json").exists() for folder in folders)
 
 
 def test_the_digest_depends_on_the_settings_that_change_the_numbers() -> None:
