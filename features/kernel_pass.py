@@ -1,24 +1,24 @@
 """First pass: runs the kernels over one events part and writes one file of unmixed rows. No Spark.
 
-The file holds identity, label, weight, HLF and the core of the particles
-(`features.columns.PARTICLE_CORE`) of every selected event, as uncompressed Arrow IPC: the mixing
-gathers single events from it, and later versions may reuse it. It depends only on the events part
-and on `kernel_items` of the settings.
+The file (`features.unmixed_files`) holds identity, label, weight, HLF and the core of the particles
+(`features.columns.PARTICLE_CORE`) of every selected event. The mixing gathers events from it, and
+later versions may reuse it. Its rows depend only on the events part and on `kernel_items` of the
+settings; their order follows the split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from features.columns import NUM_CORE, hlf_names
+from features.columns import NUM_CORE, NUM_PARTICLES, hlf_names
 from features.kernels import OUTCOMES, FeatureBlock, build_features
+from features.matrices import list_columns, particles_from_core
 from features.settings import FeatureSettings
 from features.splitting import (
     BALANCE_STREAM,
@@ -28,11 +28,12 @@ from features.splitting import (
     split_index,
     uniform,
 )
+from features.unmixed_files import CORE, read_columns, write_unmixed
 from hep_core.atomic_files import new_file
-from hep_core.checked_parquet import open_parquet
+from hep_core.checked_parquet import CheckedParquetFile, open_parquet
 from hep_core.integrity import file_digest
 from hep_core.storage import as_path, is_remote
-from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
+from ingestion.schema import COLLECTIONS, SCALARS, events_schema
 from ingestion.tally import StepCounts, sum_counts
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
@@ -75,6 +76,8 @@ class KernelOutput(NamedTuple):
     """Folder of the version whose kernels ran, below the folder of all kernel outputs."""
     size: int
     """Bytes of the file."""
+    memory: int
+    """Bytes that its rows take in memory, without compression."""
     file_digest: str
     """Digest of the file, which shows damage."""
 
@@ -88,7 +91,7 @@ class KernelOutput(NamedTuple):
 
 
 class EventKeys(NamedTuple):
-    """Keys of the selected events of one part, for the driver: 26 bytes per event."""
+    """Keys of the selected events of one part, for the driver: 34 bytes per event."""
 
     split: NDArray[np.int8]
     """Number of its split, an index into `SPLITS`."""
@@ -100,6 +103,9 @@ class EventKeys(NamedTuple):
     """Its class, an index."""
     weight: NDArray[np.float64]
     """Physics weight; see `features.normalisation`."""
+    row: NDArray[np.integer[Any]]
+    """Index of its row in the file of the part."""
+    num_particles: NDArray[np.int32]
 
 
 def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
@@ -126,31 +132,37 @@ def run_kernels(events_part: EventsFile, settings: FeatureSettings, folder: Path
     The file is flushed to the disk, since later versions rely on it. The result has its size and
     digest, and the tally of the events by outcome.
     """
-    tally = StepCounts({}, {})
     events_path = as_path(events_part.path)
     output_name = Path(events_part.name).with_suffix(".arrow").name
+    tallies: list[StepCounts] = []
     with new_file(folder / output_name, flushed=True) as unfinished:
-        with (
-            open_parquet(events_path, pre_buffer=is_remote(events_path)) as events_file,
-            pa.ipc.new_file(str(unfinished), unmixed_schema(events_file.schema)) as writer,
-        ):
-            # Row groups of events become batches of the output, one after the other.
-            for group in range(events_file.num_row_groups):
-                events = events_file.read_row_group(group)
-                block = build_features(events, settings)
-                tally = sum_counts((tally, _block_tally(events, block)))
-                writer.write_batch(unmixed_rows(events, block))
+        with open_parquet(events_path, pre_buffer=is_remote(events_path)) as events_file:
+            blocks = _unmixed_blocks(events_file, settings, tallies)
+            schema = unmixed_schema(events_file.schema)
+            num_bytes = write_unmixed(unfinished, blocks, schema, settings.split)
         size = unfinished.stat().st_size
         digest = file_digest(unfinished)
     return KernelOutput(
         events_part.name,
         events_part.sample,
         events_part.digest,
-        *tally,
+        *sum_counts(tallies),
         folder.name,
         size,
+        num_bytes,
         digest,
     )
+
+
+def _unmixed_blocks(
+    events_file: CheckedParquetFile, settings: FeatureSettings, tallies: list[StepCounts]
+) -> Iterator[pa.RecordBatch]:
+    """Run the kernels over the row groups of an events part, and append their tallies to a list."""
+    for group in range(events_file.num_row_groups):
+        events = events_file.read_row_group(group)
+        block = build_features(events, settings)
+        tallies.append(_block_tally(events, block))
+        yield unmixed_rows(events, block)
 
 
 def _block_tally(events: pa.Table, block: FeatureBlock) -> StepCounts:
@@ -165,10 +177,13 @@ def _block_tally(events: pa.Table, block: FeatureBlock) -> StepCounts:
 def event_keys(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> EventKeys:
     """The keys of all events in a file of unmixed rows; weights are multiplied by `factor`.
 
-    Split, mixing and balance follow from the identity of an event alone, each by its own stream of
-    random numbers.
+    They have the order of the events in their part. Split, mixing and balance follow from the
+    identity of an event alone, each by its own stream of random numbers.
     """
-    rows = read_unmixed(path, factor=factor)
+    rows = read_columns(path, ["file_uuid", "entry", "label", "weight", NUM_PARTICLES.name])
+    # Entries of a part ascend, so this is the order of its events, in which weights are summed.
+    row = np.argsort(rows["entry"].to_numpy(), kind="stable")
+    rows = rows.take(row)
     uuids = rows["file_uuid"].to_pylist()
     entries = rows["entry"].to_numpy()
     return EventKeys(
@@ -176,23 +191,10 @@ def event_keys(path: Path, settings: FeatureSettings, *, factor: float = 1.0) ->
         mixing=event_hash(uuids, entries, stream=MIXING_STREAM),
         balance=uniform(event_hash(uuids, entries, stream=BALANCE_STREAM)),
         label=rows["label"].to_numpy().astype(np.int8),
-        weight=rows["weight"].to_numpy(),
+        weight=rows["weight"].to_numpy() * factor,
+        row=row.astype(np.int32),
+        num_particles=rows[NUM_PARTICLES.name].to_numpy(),
     )
-
-
-def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
-    """Map the rows of a file into memory; all weights are multiplied by `factor`.
-
-    These are the columns `weight` and `weight_<name>`. Of a mapped file only the columns in use are
-    read from the disk.
-    """
-    # The arrays keep the mapping alive; closing the file spares the limited number of open files.
-    with pa.memory_map(str(path)) as file:
-        rows = pa.ipc.open_file(file).read_all()
-    for column, name in enumerate(rows.schema.names):
-        if name == "weight" or name.startswith(WEIGHT_PREFIX):
-            rows = rows.set_column(column, name, pc.multiply(rows[name], factor))
-    return rows
 
 
 def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
@@ -203,7 +205,7 @@ def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
     """
     fields = [field for field in events if field.name not in _KERNEL_INPUTS]
     fields += [pa.field(name, pa.float32()) for name in hlf_names()]
-    fields.append(pa.field("core", pa.large_list(pa.float32())))
+    fields.append(pa.field(CORE, pa.large_list(pa.float32())))
     # New fields lack the metadata of the fields of events.
     return pa.schema([(field.name, field.type) for field in fields])
 
@@ -218,10 +220,24 @@ def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     for name, hlf_column in zip(hlf_names(), np.ascontiguousarray(block.hlf.T), strict=True):
         arrays[name] = pa.array(hlf_column)
     # One list per event: the 11 numbers of its first particle, then those of the second, and so on.
-    arrays["core"] = pa.LargeListArray.from_arrays(
+    arrays[CORE] = pa.LargeListArray.from_arrays(
         block.particle_offsets * NUM_CORE, block.core.ravel()
     )
     for name in schema.names:
         if name not in arrays:
             arrays[name] = events[name].take(block.selected).combine_chunks()
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def feature_rows(events: pa.Table, block: FeatureBlock) -> pa.Table:
+    """The selected events of a block with the columns of the features Parquet, unmixed.
+
+    `events` is the table from which the block was made.
+    """
+    # The raw particles are replaced by one list column for each of their features.
+    rows = pa.Table.from_batches([unmixed_rows(events, block)]).drop_columns([CORE])
+    particles = list_columns(block.particle_offsets, particles_from_core(block.core.T))
+    for name, column in particles.items():
+        rows = rows.append_column(name, column)
+    num_particles = np.diff(block.particle_offsets).astype(np.int32)
+    return rows.append_column(NUM_PARTICLES.name, pa.array(num_particles))

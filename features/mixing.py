@@ -26,8 +26,11 @@ class RowGroupPlan(NamedTuple):
     """Number of the split, an index into `SPLITS`."""
     group: int
     """Number of the row group within the split."""
-    events: NDArray[np.int64]
-    """(num_rows,) indices into the selected events of all parts, in the order of the row group."""
+    rows: NDArray[np.int64]
+    """(num_rows,) indices into the rows of the files of all parts, in the order of the row
+    group."""
+    num_particles: NDArray[np.int32]
+    """(num_rows,) number of particles of each event."""
 
 
 class MixingPlan(NamedTuple):
@@ -47,7 +50,7 @@ class MixingPlan(NamedTuple):
         tasks: list[list[RowGroupPlan]] = []
         free_events = 0
         for group in self.groups:
-            num_events = len(group.events)
+            num_events = len(group.rows)
             if not tasks or num_events > free_events:
                 tasks.append([])
                 free_events = max_events
@@ -68,8 +71,8 @@ def plan_mixing(
         FeatureError: A split lacks a class or has too few events, or the weights of a class add up
             to 0 or less.
     """
-    # The keys of all parts together: each field is joined over the parts.
-    keys = EventKeys._make(np.concatenate(columns) for columns in zip(*keys_by_part, strict=True))
+    keys = _join_keys(keys_by_part)
+    rows = keys.row.astype(np.int64)
     is_kept = np.ones(len(keys.split), dtype=np.bool_)
     if settings.balance is Balance.DOWNSAMPLE:
         is_kept = downsampling_mask(keys, len(classes))
@@ -92,12 +95,23 @@ def plan_mixing(
             len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers
         )
         for group, start in enumerate(range(0, len(mixed), size)):
-            groups.append(RowGroupPlan(split, group, mixed[start : start + size]))
+            group_events = mixed[start : start + size]
+            groups.append(
+                RowGroupPlan(split, group, rows[group_events], keys.num_particles[group_events])
+            )
     return MixingPlan(
         groups,
         weights_by_split[TRAIN].tolist(),
         dict(zip(SPLITS, counts.tolist(), strict=True)),
     )
+
+
+def _join_keys(keys_by_part: Sequence[EventKeys]) -> EventKeys:
+    """The keys of all parts, with rows counted through the files of all parts."""
+    joined = EventKeys._make(np.concatenate(columns) for columns in zip(*keys_by_part, strict=True))
+    num_rows = [len(keys.row) for keys in keys_by_part]
+    first_rows = np.concatenate([[0], np.cumsum(num_rows)[:-1]])
+    return joined._replace(row=joined.row + np.repeat(first_rows, num_rows))
 
 
 def downsampling_mask(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]:

@@ -6,8 +6,7 @@ groups and no row goes from task to task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.columns import INPUT_COLUMNS, NUM_CORE
+from features.columns import INPUT_COLUMNS
 from features.dataset import RowGroup
 from features.distributions import (
     EVENTS_FOR_PARTICLES,
@@ -25,21 +24,21 @@ from features.distributions import (
     add_histograms,
     fill_histograms,
 )
-from features.kernel_pass import read_unmixed, unmixed_schema
+from features.kernel_pass import unmixed_schema
 from features.matrices import (
     hlf_array,
     list_columns,
     particle_arrays,
     particle_features,
-    particles_from_core,
 )
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, described_schema, features_schema
+from features.unmixed_files import CORE, copy_particles, empty_particles, read_rows
 from hep_core.atomic_files import local_copy, new_file
-from hep_core.compiling import compiled
 from hep_core.integrity import file_digest
 from hep_core.storage import as_path, is_remote
+from ingestion.schema import WEIGHT_PREFIX
 
 #: Memory of the rows that a task gathers [bytes].
 GATHERED_BYTES: Final = 256 << 20
@@ -58,8 +57,8 @@ class KernelFile(NamedTuple):
     """The selected events of one part, as the kernels wrote them."""
 
     path: str
-    first_event: int
-    """Index of its first event among the selected events of all parts."""
+    first_row: int
+    """Index of its first row among the rows of all files."""
     factor: float
     """Physics factor of its sample."""
 
@@ -82,12 +81,13 @@ class WrittenGroup(NamedTuple):
 
 
 class PickedRows(NamedTuple):
-    """Some rows of one table, and their positions among all rows that are gathered."""
+    """Some rows of one file, and their positions among all rows that are gathered."""
 
-    read: Callable[[], pa.Table]
-    """Returns the table, mapped from its file into memory."""
+    path: Path
+    factor: float
+    """Factor on all weights."""
     rows: NDArray[np.int64]
-    """(num_rows,) indices of rows of the table, in ascending order."""
+    """(num_rows,) indices of rows of the file, in ascending order."""
     positions: NDArray[np.int64]
     """(num_rows,) index of each row among the gathered rows."""
 
@@ -113,8 +113,8 @@ def write_groups(
     It gathers the rows of all its row groups at once, then writes a slice of them for each.
 
     Args:
-        groups: The row groups, with their events.
-        files: The kernels' files, in the order of their events.
+        groups: The row groups, with their rows.
+        files: The kernels' files, in the order of their rows.
         classes: Names of the classes.
         out_dir: Folder of the dataset.
         scratch: Folder for copies of files on object storage.
@@ -123,15 +123,16 @@ def write_groups(
     Returns:
         The row groups, and one sum of their histograms, which saves memory on the driver.
     """
-    events = np.concatenate([group.events for group in groups])
-    rows = gather_rows(_pick_rows(files, events, scratch), len(events))
+    task_rows = np.concatenate([group.rows for group in groups])
+    num_particles = np.concatenate([group.num_particles for group in groups])
+    rows = gather_rows(_pick_rows(files, task_rows, scratch), num_particles)
     written_groups = []
     histograms = []
     # The gathered rows have the order of the row groups, so each is a slice.
     start = 0
     for group in groups:
-        group_rows = rows.slice(start, len(group.events))
-        start += len(group.events)
+        group_rows = rows.slice(start, len(group.rows))
+        start += len(group.rows)
         written, group_histograms = write_group(
             group.split, group.group, group_rows, classes, out_dir, settings
         )
@@ -141,99 +142,63 @@ def write_groups(
 
 
 def _pick_rows(
-    files: Sequence[KernelFile], events: NDArray[np.int64], scratch: Path
+    files: Sequence[KernelFile], rows: NDArray[np.int64], scratch: Path
 ) -> list[PickedRows]:
-    """Find the rows of some events in the files of the kernels.
+    """Find some rows in the files of the kernels.
 
-    `events` (num_events,) are indices into the selected events of all parts; a file holds a range
-    of these. The result has an entry for each file with some of the events, whose positions are
-    those in `events`. A file on object storage is copied to `scratch` first.
+    `rows` (num_rows,) are indices into the rows of all files; a file holds a range of these. The
+    result has an entry for each file with some of the rows, whose positions are those in `rows`. A
+    file on object storage is copied to `scratch` first.
     """
-    order = np.argsort(events, kind="stable")
-    # Sorted events are cut where the next file begins.
-    file_bounds = np.searchsorted(events[order], [file.first_event for file in files[1:]])
+    order = np.argsort(rows, kind="stable")
+    # Sorted rows are cut where the next file begins.
+    file_bounds = np.searchsorted(rows[order], [file.first_row for file in files[1:]])
     picked = []
     for file, positions in zip(files, np.split(order, file_bounds), strict=True):
         if positions.size:
             path = local_copy(as_path(file.path), scratch)
-            read = partial(read_unmixed, path, factor=file.factor)
-            picked.append(PickedRows(read, events[positions] - file.first_event, positions))
+            picked.append(
+                PickedRows(path, file.factor, rows[positions] - file.first_row, positions)
+            )
     return picked
 
 
-def gather_rows(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
-    """Gather rows of tables in the schema `unmixed_schema()`, in order of their positions.
+def gather_rows(picked: Sequence[PickedRows], num_particles: NDArray[np.integer[Any]]) -> pa.Table:
+    """Gather rows of the kernels' files, in order of their positions.
 
-    The 11 numbers of all particles of an event, one list in the tables, become a column of lists
-    for each number. Mapped files count as memory of the task, so each is mapped twice, for the
-    numbers of particles and for the particles, and none stays mapped.
+    Each batch of a file is read once, and one at a time, since the particles of all rows fill the
+    memory of the task already. `num_particles` (num_rows,) are those of each gathered row.
+
+    Returns:
+        The columns of the files, with a column of lists for each number of a particle.
     """
-    tables = []
-    num_particles = np.zeros(num_rows, dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(num_particles, dtype=np.int64)])
+    particles = empty_particles(offsets[-1])
+    batches = []
+    # Index of each gathered row in the joined batches.
+    row_in_batches = np.empty(len(num_particles), dtype=np.int64)
+    num_read = 0
     for file_rows in picked:
-        table = file_rows.read()
-        tables.append(table.drop_columns(["core"]).take(file_rows.rows))
-        core_lengths = pc.list_value_length(table["core"]).to_numpy()[file_rows.rows]
-        num_particles[file_rows.positions] = core_lengths // NUM_CORE
+        for batch_rows in read_rows(file_rows.path, file_rows.rows):
+            positions = file_rows.positions[batch_rows.needed]
+            copy_particles(batch_rows, particles, offsets[positions])
+            row_in_batches[positions] = num_read + batch_rows.rows
+            num_read += batch_rows.batch.num_rows
+            columns = batch_rows.batch.drop_columns([CORE])
+            batches.append(_scale_weights(columns, file_rows.factor))
 
-    offsets = np.concatenate([[0], np.cumsum(num_particles)])
-    # One row for each number of a particle, one column for each particle.
-    core_columns = np.empty((NUM_CORE, offsets[-1]), dtype=np.float32)
-    for file_rows in picked:
-        _copy_particles(file_rows, num_particles, core_columns, offsets)
-
-    # The tables are joined file by file; the sort brings their rows to their positions.
-    positions = np.concatenate([file_rows.positions for file_rows in picked])
-    rows = pa.concat_tables(tables).take(np.argsort(positions))
-    for name, column in list_columns(offsets, particles_from_core(core_columns)).items():
+    rows = pa.Table.from_batches(batches).combine_chunks().take(row_in_batches)
+    for name, column in list_columns(offsets, particles).items():
         rows = rows.append_column(name, column)
-    return rows.append_column("num_particles", pa.array(num_particles))
+    return rows
 
 
-def _copy_particles(
-    picked: PickedRows,
-    num_particles: NDArray[np.int64],
-    core_columns: NDArray[np.float32],
-    offsets: NDArray[np.int64],
-) -> None:
-    """Copy the particles of the picked rows into `core_columns`, (11, number of all particles).
-
-    `num_particles` (num_rows,) and `offsets` (num_rows + 1,) are those of all gathered rows, by
-    position.
-    """
-    chunk_start = 0
-    for chunk in picked.read()["core"].chunks:
-        chunk_stop = chunk_start + len(chunk)
-        # The picked rows are sorted, so those of a chunk are a slice.
-        first, stop = np.searchsorted(picked.rows, [chunk_start, chunk_stop])
-        rows_in_chunk = picked.rows[first:stop] - chunk_start
-        positions = picked.positions[first:stop]
-        copy_runs(
-            chunk.values.to_numpy().reshape(-1, NUM_CORE),
-            chunk.offsets.to_numpy()[rows_in_chunk] // NUM_CORE,
-            num_particles[positions],
-            core_columns,
-            offsets[positions],
-        )
-        chunk_start = chunk_stop
-
-
-@compiled
-def copy_runs(
-    source: NDArray[np.float32],
-    source_starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    target: NDArray[np.float32],
-    target_starts: NDArray[np.int64],
-) -> None:
-    """Copy runs of rows of `source` to runs of columns of `target`.
-
-    Run i begins at `source_starts[i]` and at `target_starts[i]`, and has `lengths[i]` rows.
-    """
-    for run in range(source_starts.size):
-        for row in range(lengths[run]):
-            for column in range(target.shape[0]):
-                target[column, target_starts[run] + row] = source[source_starts[run] + row, column]
+def _scale_weights(rows: pa.RecordBatch, factor: float) -> pa.RecordBatch:
+    """Multiply the columns `weight` and `weight_<name>` by a factor."""
+    for column, name in enumerate(rows.schema.names):
+        if name == "weight" or name.startswith(WEIGHT_PREFIX):
+            rows = rows.set_column(column, name, pc.multiply(rows[name], factor))
+    return rows
 
 
 def write_group(

@@ -131,8 +131,8 @@ def make_features(
     outputs = [result.output for result in results]
     _require_selected_events(outputs)
 
-    # The size of the kernels' files shows how many events fit in memory.
-    num_bytes = sum(output.size for output in outputs)
+    # The rows of the kernels show how many events fit in memory.
+    num_bytes = sum(output.memory for output in outputs)
     num_selected = sum(output.counts["selected"] for output in outputs)
     # A row group must fit in the memory of a task, whatever the settings say.
     max_rows = rows_in_memory(num_bytes, num_selected)
@@ -150,7 +150,7 @@ def make_features(
     # Without `count_mixed`, a counter that nobody reads.
     counting: AbstractContextManager[Accumulator[int]] = nullcontext(spark.accumulator(0))
     if count_mixed is not None:
-        counting = count_mixed(sum(len(group.events) for group in plan.groups))
+        counting = count_mixed(sum(len(group.rows) for group in plan.groups))
     with counting as mixed_counter:
 
         def write(groups: list[RowGroupPlan]) -> tuple[list[WrittenGroup], Histograms]:
@@ -195,16 +195,16 @@ def make_features(
 def _kernel_files(
     results: Sequence[_KernelResult], kernels: Path, factors: Mapping[str, float]
 ) -> list[KernelFile]:
-    """The files of the kernels, each with the number of its first event.
+    """The files of the kernels, each with the number of its first row.
 
-    The selected events are numbered through all parts, in the order of the results.
+    Rows are numbered through the files of all parts, in the order of the results.
     """
     files = []
-    first_event = 0
+    first_row = 0
     for output, keys, _ in results:
         path = str(output.path(kernels.parent))
-        files.append(KernelFile(path, first_event, factors[output.sample]))
-        first_event += len(keys.split)
+        files.append(KernelFile(path, first_row, factors[output.sample]))
+        first_row += len(keys.row)
     return files
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from pyspark import Accumulator, SparkContext
 
-from features.kernel_pass import EventsFile, KernelOutput, run_kernels
+from features.kernel_pass import EventKeys, EventsFile, KernelOutput, event_keys, run_kernels
 from features.mixing import RowGroupPlan
 from features.mixing_pass import KernelFile, rows_in_memory, write_groups
 from features.normalisation import GeneratedSample, physics_factors
@@ -69,9 +69,11 @@ def make_unsplit(
         part_number, events_part = numbered_part
         output = run_kernels(events_part, settings, kernels)
         event_counter.add(output.counts["events"])
-        kernel_file = KernelFile(str(output.path(out_dir)), 0, factors[events_part.sample])
+        path = output.path(out_dir)
+        kernel_file = KernelFile(str(path), 0, factors[events_part.sample])
+        max_rows = min(_MAX_ROWS, rows_in_memory(output.memory, output.counts["selected"]))
         names = []
-        for group in _row_groups(part_number, output):
+        for group in _row_groups(part_number, event_keys(path, settings), max_rows):
             (written,), _ = write_groups([group], [kernel_file], classes, out_dir)
             names.append(written.group.file)
         return output, names
@@ -86,14 +88,15 @@ def make_unsplit(
     return Unsplit(files, [output for output, _ in results])
 
 
-def _row_groups(part_number: int, output: KernelOutput) -> Iterator[RowGroupPlan]:
+def _row_groups(part_number: int, keys: EventKeys, max_rows: int) -> Iterator[RowGroupPlan]:
     """Yield row groups of the test split with the selected events of a part, in their order.
 
-    The number of a group's file follows from the number of its part and of its first event.
+    Each has at most `max_rows` events. The number of a group's file follows from the number of its
+    part and of its first event.
     """
-    num_selected = output.counts["selected"]
-    max_rows = min(_MAX_ROWS, rows_in_memory(output.size, num_selected))
-    for first in range(0, num_selected, max_rows):
-        events = np.arange(first, min(first + max_rows, num_selected))
+    for first in range(0, len(keys.row), max_rows):
+        events = slice(first, first + max_rows)
         # Parts hold a few thousand events, so the file numbers of two parts never collide.
-        yield RowGroupPlan(_TEST, part_number * _FILE_NUMBERS_PER_PART + first, events)
+        number = part_number * _FILE_NUMBERS_PER_PART + first
+        rows = keys.row[events].astype(np.int64)
+        yield RowGroupPlan(_TEST, number, rows, keys.num_particles[events])

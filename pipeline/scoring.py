@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS
 from features.functions import needed_branches
-from features.kernel_pass import metadata_settings, unmixed_rows
+from features.kernel_pass import feature_rows, metadata_settings
 from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
-from features.matrices import list_columns, model_inputs, particle_matrices, particles_from_core
+from features.matrices import model_inputs, particle_matrices, particles_from_core
 from features.schema import stated_settings
 from features.settings import FeatureSettings
 from hep_core.plugins import load
@@ -323,13 +323,7 @@ def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
     """
     table = as_table(events)
     block = build_features(table, selection)
-    # The raw particles are replaced by one list column for each of their features.
-    rows = pa.Table.from_batches([unmixed_rows(table, block)]).drop_columns(["core"])
-    particles = list_columns(block.particle_offsets, particles_from_core(block.core.T))
-    for name, column in particles.items():
-        rows = rows.append_column(name, column)
-    num_particles = np.diff(block.particle_offsets).astype(np.int32)
-    rows = rows.append_column("num_particles", pa.array(num_particles))
+    rows = feature_rows(table, block)
     settings = json.dumps(metadata_settings(selection, {}))
     return rows.replace_schema_metadata({"settings": settings})
 

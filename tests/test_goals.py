@@ -23,6 +23,7 @@ SMALL = {
     "bench-inference": "BENCH=--repeats 1",
     "bench-reading": "BENCH=--hlf 1000 --particles 1000 --repeats 1",
     "bench-data": "BENCH=--events 300 2000 --repeats 1",
+    "bench-many-events": "BENCH=--events 600 1200",
     "docs": "",
 }
 #: Goals with tests of their own, that CI calls itself, or that `make run` of the README runs.

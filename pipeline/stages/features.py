@@ -51,6 +51,7 @@ class Features(Stage):
         {
             "counters/kernel_outputs_taken_over",
             "counters/kernel_outputs/*/lies_in",
+            "counters/kernel_outputs/*/size",
             "counters/kernel_outputs/*/file_digest",
             "dataset.json/lies_in",
         }

@@ -18,7 +18,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -29,9 +28,9 @@ import pyarrow as pa
 import uproot
 from load_test import TREE, branch_map, write_load_test
 
-from features.kernel_pass import EventsFile, unmixed_rows
+from features.kernel_pass import EventsFile, feature_rows
 from features.kernels import build_features
-from features.mixing_pass import PickedRows, gather_rows, write_group
+from features.mixing_pass import write_group
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import make_features
@@ -98,15 +97,11 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
     keep_freed_memory()
     features = FeatureSettings()
     for index, info in enumerate(infos):
-        batches = []
+        blocks = []
         for raw in read_events(info, settings, start=0, stop=info.entries):
             events = select_events(raw, info, settings).table
-            batches.append(unmixed_rows(events, build_features(events, features)))
-        unmixed = pa.Table.from_batches(batches)
-        row_indices = np.arange(unmixed.num_rows)
-        picked = PickedRows(partial(pa.concat_tables, [unmixed]), row_indices, row_indices)
-        rows = gather_rows([picked], unmixed.num_rows)
-        write_group(0, index, rows, CLASSES, folder)
+            blocks.append(feature_rows(events, build_features(events, features)))
+        write_group(0, index, pa.concat_tables(blocks), CLASSES, folder)
 
 
 def both_stages(

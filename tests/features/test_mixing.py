@@ -36,6 +36,8 @@ def event_keys(
         balance=np.zeros(len(split)),
         label=label.astype(np.int8),
         weight=np.ones(len(split)),
+        row=np.arange(len(split)),
+        num_particles=np.ones(len(split), dtype=np.int32),
     )
 
 
@@ -72,14 +74,15 @@ def test_every_event_is_in_one_group_and_keys_grow_through_the_groups_of_a_split
     keys = event_keys(event % 3, np.array(mixing_keys, dtype=np.uint64), event // 3 % 2)
     first_part = EventKeys(*(column[:13] for column in keys))
     second_part = EventKeys(*(column[13:] for column in keys))
+    second_part = second_part._replace(row=np.arange(len(mixing_keys) - 13))
     settings = FeatureSettings(rows_per_group=size, feed_workers=1)
 
     plan = plan_mixing([first_part, second_part], settings, ["a", "b"])
 
     for split in range(3):
         groups = [group for group in plan.groups if group.split == split]
-        sizes = [len(group.events) for group in groups]
-        events = np.concatenate([group.events for group in groups])
+        sizes = [len(group.rows) for group in groups]
+        events = np.concatenate([group.rows for group in groups])
         assert [group.group for group in groups] == list(range(len(groups)))
         assert set(sizes[:-1]) <= {max(sizes)}
         assert sorted(events) == np.flatnonzero(keys.split == split).tolist()
@@ -89,7 +92,10 @@ def test_every_event_is_in_one_group_and_keys_grow_through_the_groups_of_a_split
 
 def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> None:
     sizes = [3, 3, 3, 9, 1]
-    groups = [RowGroupPlan(0, group, np.arange(size)) for group, size in enumerate(sizes)]
+    groups = []
+    for number, size in enumerate(sizes):
+        num_particles = np.ones(size, dtype=np.int32)
+        groups.append(RowGroupPlan(0, number, np.arange(size), num_particles))
 
     tasks = MixingPlan(groups, [], {}).tasks(max_events=6)
 
@@ -104,7 +110,7 @@ def test_a_split_of_fewer_events_than_workers_has_one_event_in_each_group() -> N
 
     plan = plan_mixing([keys], FeatureSettings(feed_workers=8), ["a", "b"])
 
-    assert [len(group.events) for group in plan.groups if group.split == 2] == [1] * 4
+    assert [len(group.rows) for group in plan.groups if group.split == 2] == [1] * 4
 
 
 def test_downsampling_keeps_a_subset_of_the_kept_events_as_the_larger_class_grows() -> None:

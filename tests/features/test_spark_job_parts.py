@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from features.kernel_pass import (
     EventsFile,
     KernelOutput,
     event_keys,
-    read_unmixed,
     run_kernels,
 )
 from features.kernels import OUTCOMES, build_features
@@ -35,6 +33,7 @@ from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
 from features.spark_job import track_hint
+from features.unmixed_files import read_columns
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 FILE_UUID = str(uuid.UUID(int=5))
@@ -83,15 +82,15 @@ def run_tasks(
     outputs = []
     keys = []
     files = []
-    first_event = 0
+    first_row = 0
     for index, table in enumerate(tables):
         events_path = write_events(table, folder / f"part-{index}.parquet")
         output = run_kernel_task(events_path, settings, folder / "unmixed")
         path = output.path(folder)
         outputs.append(output)
         keys.append(event_keys(path, settings))
-        files.append(KernelFile(str(path), first_event, 1.0))
-        first_event += output.counts["selected"]
+        files.append(KernelFile(str(path), first_row, 1.0))
+        first_row += output.counts["selected"]
     for groups in plan_mixing(keys, settings, CLASSES).tasks(max_events=50):
         write_groups(groups, files, CLASSES, dataset)
     return outputs, dataset
@@ -209,7 +208,7 @@ def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usua
     rows_of_tasks = []
 
     def write_and_count(groups: Any, *arguments: Any) -> Any:
-        rows_of_tasks.append(sum(len(group.events) for group in groups))
+        rows_of_tasks.append(sum(len(group.rows) for group in groups))
         return write_groups(groups, *arguments)
 
     monkeypatch.setattr(mixing_pass, "GATHERED_BYTES", max_bytes)
@@ -256,8 +255,10 @@ def test_statistics_come_from_the_training_split_only(tmp_path: Path, split: int
     events_path = write_events(events_table(random_events(100)), tmp_path / "events.parquet")
     output = run_kernel_task(events_path, FeatureSettings(), tmp_path / "unmixed")
     indices = np.arange(100)
-    read = partial(read_unmixed, output.path(tmp_path))
-    rows = gather_rows([PickedRows(read, indices, indices)], 100)
+    path = output.path(tmp_path)
+    picked = PickedRows(path, 1.0, indices, indices)
+    num_particles = read_columns(path, ["num_particles"])["num_particles"].to_numpy()
+    rows = gather_rows([picked], num_particles)
     (tmp_path / SPLITS[split]).mkdir()
 
     written, _ = write_group(split, 0, rows, CLASSES, tmp_path)

@@ -1,9 +1,8 @@
-"""Features: empty parts, mapped files, and samples that leave the config."""
+"""Features: empty parts, the memory of tasks, and samples that leave the config."""
 
 from __future__ import annotations
 
-import weakref
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import SAMPLES, small_config
 from event_rows import event_row, events_table, lepton, track
+from numpy.typing import NDArray
 from stages_in_process import run_stages, without_spark
 
+from features import mixing_pass
 from features.columns import NUM_CORE
-from features.kernel_pass import EventsFile, event_keys, run_kernels, unmixed_schema
+from features.kernel_pass import EventsFile, event_keys, run_kernels
 from features.mixing import plan_mixing
 from features.mixing_pass import KernelFile, PickedRows, gather_rows, write_groups
 from features.settings import FeatureSettings, SplitSettings
+from features.unmixed_files import ROWS_PER_BATCH, BatchRows, read_rows
 from pipeline.errors import MissingInputError
 
 SETTINGS = FeatureSettings(feed_workers=1, split=SplitSettings(train=0.4, val=0.3, test=0.3))
@@ -32,14 +34,14 @@ def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
     bad = [event_row(entry=60, electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])]
     keys = []
     files = []
-    first_event = 0
+    first_row = 0
     for name, rows in (("bad.parquet", bad), ("good.parquet", good), ("bad2.parquet", bad)):
         pq.write_table(events_table(rows), tmp_path / name)
         output = run_kernels(EventsFile(name, "made", "", str(tmp_path / name)), SETTINGS, tmp_path)
         path = output.path(tmp_path.parent)
-        files.append(KernelFile(str(path), first_event, 1.0))
+        files.append(KernelFile(str(path), first_row, 1.0))
         keys.append(event_keys(path, SETTINGS))
-        first_event += output.counts["selected"]
+        first_row += output.counts["selected"]
     plan = plan_mixing(keys, SETTINGS, ["QCD", "ttbar"])
     for split in ("train", "val", "test"):
         (tmp_path / split).mkdir()
@@ -50,31 +52,40 @@ def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
     assert sum(group.group.rows for group in written) == 60
 
 
-def test_no_more_than_two_files_are_mapped_at_a_time() -> None:
+def test_a_mixing_task_holds_one_batch_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise the memory of a mixing task grows with the sample: 2.9 GiB at 100,000 events."""
-    mapped: list[weakref.ref[np.ndarray]] = []
+    tracks = [track(5.0, 2.0, 0.001 * index) for index in range(400)]
+    picked = []
+    for index in range(5):
+        events = [
+            event_row(entry=entry, electrons=[lepton(40, 0, 0)], tracks=tracks)
+            for entry in range(ROWS_PER_BATCH)
+        ]
+        name = f"{index}.parquet"
+        pq.write_table(events_table(events), tmp_path / name)
+        output = run_kernels(EventsFile(name, "made", "", str(tmp_path / name)), SETTINGS, tmp_path)
+        rows = np.arange(ROWS_PER_BATCH)
+        picked.append(
+            PickedRows(output.path(tmp_path.parent), 1.0, rows, rows + index * ROWS_PER_BATCH)
+        )
+    batch_bytes = ROWS_PER_BATCH * 401 * NUM_CORE * 4
+    bytes_before = pa.total_allocated_bytes()
+    held_bytes = []
 
-    def table(index: int) -> pa.Table:
-        assert sum(reference() is not None for reference in mapped) <= 2
-        core = np.full(5 * NUM_CORE, index, dtype=np.float32)
-        mapped.append(weakref.ref(core))
-        remaining = [
-            [""] * 2 if field.type == pa.string() else [index, 3] for field in unmixed_schema()
-        ][:-1]
-        values = pa.Array.from_buffers(pa.float32(), core.size, [None, pa.py_buffer(core)])
-        lists = pa.LargeListArray.from_arrays(pa.array([0, 3 * NUM_CORE, 5 * NUM_CORE]), values)
-        return pa.Table.from_arrays([*map(pa.array, remaining), lists], schema=unmixed_schema())
+    def read_and_measure(path: Path, rows: NDArray[np.int64]) -> Iterator[BatchRows]:
+        for batch_rows in read_rows(path, rows):
+            held_bytes.append(pa.total_allocated_bytes() - bytes_before)
+            yield batch_rows
 
-    picked = [
-        PickedRows(partial(table, index), np.array([1]), np.array([4 - index]))
-        for index in range(5)
-    ]
+    monkeypatch.setattr(mixing_pass, "read_rows", read_and_measure)
 
-    rows = gather_rows(picked, 5)
+    rows = gather_rows(picked, np.full(5 * ROWS_PER_BATCH, 401))
 
-    assert len(mapped) >= 5
-    assert rows["num_particles"].to_pylist() == [2] * 5
-    assert rows["particle_pt"].to_pylist() == [[index] * 2 for index in (4, 3, 2, 1, 0)]
+    assert len(held_bytes) == 5
+    assert max(held_bytes) < 2.5 * batch_bytes
+    assert rows["num_particles"].to_pylist() == [401] * (5 * ROWS_PER_BATCH)
 
 
 def sample(name: str, label: int, particle_kind: str, index: int = 0) -> dict[str, object]:
