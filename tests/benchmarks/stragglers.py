@@ -38,7 +38,7 @@ METHODS = ("ar-sgd", "ad-psgd", "swarm-sgd", "downpour", "easgd")
 WORKERS: Final = 4
 #: Time for which the rank is stopped, in each period of the holder [s].
 STOPPED, PERIOD = 0.18, 0.2
-#: Period of the quota [us]. It is short beside the time for which the held rank goes on, so that
+#: Period of the quota [us]. It is short beside the time for which the held rank runs, so that
 #: this rank is as slow then as the others.
 QUOTA_PERIOD_US: Final = 10_000
 
