@@ -165,7 +165,7 @@ import numpy as np
 from hep_core.compiling import compiled
 from features.kernels import build_features
 from features.matrices import particle_features, particle_matrices, particles_from_core
-from features.mixing_pass import copy_runs
+from features.unmixed_files import transpose_runs
 from features.settings import FeatureSettings
 from ingestion.files import expand, inventory
 from hep_simulation.calorimeter import ECAL, HCAL, Hits, MeasuredTracks, measure
@@ -193,7 +193,7 @@ for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger",
     particles = particles_from_core(block.core.T)
     particle_matrices(block.particle_offsets, particles)
     particle_features(particles)
-copy_runs(block.core, np.array([0, 5]), np.array([5, 3]), np.zeros((11, 8), np.float32), np.array([0, 5]))
+transpose_runs(block.core, np.array([0, 5]), np.array([5, 3]), np.zeros((11, 8), np.float32), np.array([0, 5]))
 build_features(events.slice(0, 0), FeatureSettings())
 # The detector: three events, the middle one empty, with particles up to the ends of the calorimeters.
 rng = np.random.default_rng(1)
