@@ -1,0 +1,35 @@
+"""The demo in a real cgroup with little memory and half a core."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from command_line import in_use
+from small_cgroup import cgroup_with
+
+MIB = 2**20
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.minutes
+@pytest.mark.timeout(2400)
+def test_the_demo_finishes_with_1000_mib_and_half_a_core(tmp_path: Path) -> None:
+    make = shutil.which("make") or "make"
+    command = [make, "--directory", str(ROOT), "--old-file", "setup", "run"]
+
+    with cgroup_with(cores=0.5, memory_bytes=1000 * MIB) as enter:
+        completed = subprocess.run(
+            [*enter, *command, "CONFIG=demo", f"SET=run_dir={tmp_path}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    output = completed.stdout + completed.stderr
+    assert completed.returncode == 0, output
+    # The stage says that two ranks share half a core.
+    assert "2 worker(s) of 1 thread(s) wait for each other" in output
+    assert (in_use(tmp_path, "report").folder / "report.html").exists()
