@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from ingestion.settings import IngestSettings, SampleSettings
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.machine.spark_start import JVM_VARIABLE
+from pipeline.terminal.exit_codes import stop_requested
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "samples"
@@ -126,6 +128,19 @@ def bundled_files(bundled_samples: list[SampleSettings]) -> list[FileInfo]:
 @pytest.fixture
 def ttbar_source() -> SourceFile:
     return source_of("ttbar", 1, str(SAMPLES / "ttbar_13TeV_PU20_0.root"))
+
+
+@pytest.fixture(autouse=True)
+def forget_interrupts() -> Iterator[None]:
+    """Gives each test the handlers of a new process, and ends its interrupt with it.
+
+    A command that ran in this process leaves its handlers. The interrupt of a later test would then
+    stop all commands after it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    stop_requested.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ CLASSES = ["QCD", "ttbar", "W+jets"]
 BUNDLED = {"qcd": (300, 137), "ttbar": (300, 269), "wjets": (300, 259)}
 GENERATED = {name: GeneratedSample(label, None, 1, 1.0) for label, name in enumerate(BUNDLED)}
 SETTINGS = FeatureSettings(feed_workers=4)
+FILE_UUIDS = [str(uuid.UUID(int=number)) for number in range(3)]
 ISOLATED = event_row(electrons=[lepton(40.0, 0, 0)])
 NOT_ISOLATED = event_row(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.1, 0)])
 
@@ -276,13 +278,13 @@ def test_unsplit_features_are_the_files_of_a_test_split_and_no_other_file(
     [
         (
             {
-                "none": [NOT_ISOLATED, NOT_ISOLATED],
-                "some": [ISOLATED, NOT_ISOLATED, ISOLATED],
-                "empty": [],
+                FILE_UUIDS[0]: [NOT_ISOLATED, NOT_ISOLATED],
+                FILE_UUIDS[1]: [ISOLATED, NOT_ISOLATED, ISOLATED],
+                FILE_UUIDS[2]: [],
             },
-            [("some", 0), ("some", 2)],
+            [(FILE_UUIDS[1], 0), (FILE_UUIDS[1], 2)],
         ),
-        ({"none": [NOT_ISOLATED, NOT_ISOLATED]}, []),
+        ({FILE_UUIDS[0]: [NOT_ISOLATED, NOT_ISOLATED]}, []),
     ],
     ids=["some selected", "none selected"],
 )
@@ -293,9 +295,10 @@ def test_files_of_events_may_lack_selected_events(
     selected: list[tuple[str, int]],
 ) -> None:
     files = []
-    for uuid, events in events_of_file.items():
-        path = tmp_path / f"{uuid}.parquet"
-        rows = [event | {"file_uuid": uuid, "entry": entry} for entry, event in enumerate(events)]
+    for file_uuid, events in events_of_file.items():
+        path = tmp_path / f"{file_uuid}.parquet"
+        key = {"file_uuid": file_uuid}
+        rows = [event | key | {"entry": entry} for entry, event in enumerate(events)]
         pq.write_table(events_table(rows), path)
         files.append(EventsFile(path.name, "qcd", "", str(path)))
 
