@@ -32,6 +32,8 @@ _JAVA_FIX: Final = (
     "Install Java 17 (`sudo apt-get install openjdk-17-jre-headless` on Debian) and point to it: "
     "`export JAVA_HOME=/usr/lib/jvm/java-17-openjdk-$(dpkg --print-architecture)`."
 )
+#: What Java says that cannot get its memory; which part it asks for first depends on chance.
+_LACK_OF_MEMORY: Final = re.compile(r".*(enough space|memory|allocate|reserve).*", re.IGNORECASE)
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - nothing is written here
 #: Shared memory for MPI itself and for each worker of a training.
 _SHM_BASE: Final = 64 * _MIB
@@ -216,7 +218,7 @@ def check_java(env: Mapping[str, str]) -> Finding | None:
     if version is not None:
         supported = " and ".join(map(str, JAVA_VERSIONS))
         return error(f"{source} is Java {version[1]}, but Spark runs on {supported}.")
-    lack_of_memory = re.search(r".*(enough space|memory).*", output)
+    lack_of_memory = _LACK_OF_MEMORY.search(output)
     if lack_of_memory is not None:
         limit = memory_limit()
         problem = f"{source} does not start ({lack_of_memory[0].strip()}): {limit}."

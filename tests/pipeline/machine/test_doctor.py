@@ -82,8 +82,15 @@ def test_another_java_is_an_error_that_says_where_it_comes_from(
     assert "openjdk-17-jre-headless" in finding.fix
 
 
-def test_java_without_memory_names_the_limit(tmp_path: Path) -> None:
-    message = "Could not reserve enough space for code cache (245760K)"
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Could not reserve enough space for code cache (245760K)",
+        "Failed to allocate initial concurrent mark overflow mark stack.",
+        "Could not allocate metaspace: 1073741824 bytes",
+    ],
+)
+def test_java_without_memory_names_the_limit(tmp_path: Path, message: str) -> None:
     lines = f"echo 'Error occurred during initialization of VM'; echo '{message}'; exit 1"
     write_java(tmp_path, f"#!/bin/sh\n{lines}\n")
 
