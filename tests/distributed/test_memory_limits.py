@@ -39,9 +39,9 @@ def test_the_error_of_ranks_that_the_kernel_kills_for_memory_names_limit_and_nee
     make_spec(dataset, tmp_path / "out").save(tmp_path / "spec.json")
     command = [sys.executable, "-c", LAUNCHER, str(tmp_path / "spec.json")]
 
-    with cgroup_with(memory_bytes=600 * MIB) as enter:
+    with cgroup_with(memory_bytes=400 * MIB) as enter:
         completed = subprocess.run([*enter, *command], capture_output=True, text=True, check=True)
 
     assert completed.stdout.startswith("the kernel has killed "), completed.stdout
-    assert " allows 600 MiB; the ranks held up to [MiB]: rank 0 " in completed.stdout
+    assert " allows 400 MiB; the ranks held up to [MiB]: rank 0 " in completed.stdout
     assert "No step was made" in completed.stdout
