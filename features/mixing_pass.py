@@ -175,29 +175,32 @@ def gather_rows(picked: Sequence[PickedRows], num_particles: NDArray[np.integer[
     offsets = np.concatenate([[0], np.cumsum(num_particles, dtype=np.int64)])
     particles = empty_particles(offsets[-1])
     batches = []
+    factors = np.empty(len(num_particles))
     # Index of each gathered row in the joined batches.
     row_in_batches = np.empty(len(num_particles), dtype=np.int64)
     num_read = 0
     for file_rows in picked:
+        factors[file_rows.positions] = file_rows.factor
         for batch_rows in read_rows(file_rows.path, file_rows.rows):
             positions = file_rows.positions[batch_rows.needed]
             copy_particles(batch_rows, particles, offsets[positions])
             row_in_batches[positions] = num_read + batch_rows.rows
             num_read += batch_rows.batch.num_rows
-            columns = batch_rows.batch.drop_columns([CORE])
-            batches.append(_scale_weights(columns, file_rows.factor))
+            batches.append(batch_rows.batch.drop_columns([CORE]))
 
-    rows = pa.Table.from_batches(batches).combine_chunks().take(row_in_batches)
+    gathered = pa.Table.from_batches(batches).combine_chunks().take(row_in_batches)
+    rows = _scale_weights(gathered, factors)
     for name, column in list_columns(offsets, particles).items():
         rows = rows.append_column(name, column)
     return rows
 
 
-def _scale_weights(rows: pa.RecordBatch, factor: float) -> pa.RecordBatch:
-    """Multiply the columns `weight` and `weight_<name>` by a factor."""
+def _scale_weights(rows: pa.Table, factors: NDArray[np.float64]) -> pa.Table:
+    """Multiply the columns `weight` and `weight_<name>` by the factor of each row."""
+    factor_column = pa.array(factors)
     for column, name in enumerate(rows.schema.names):
         if name == "weight" or name.startswith(WEIGHT_PREFIX):
-            rows = rows.set_column(column, name, pc.multiply(rows[name], factor))
+            rows = rows.set_column(column, name, pc.multiply(rows[name], factor_column))
     return rows
 
 
