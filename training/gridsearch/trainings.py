@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.model_selection import StratifiedKFold
 from torch.nn.utils import parameters_to_vector
 
 from features.columns import INPUT_COLUMNS
@@ -63,34 +64,8 @@ def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[
     smallest_class = int(np.bincount(labels).min())
     if smallest_class < num_folds:
         raise ValueError(f"a class has {smallest_class} events, fewer than the {num_folds} folds")
-    fold_of_row = _stratified_folds(labels, num_folds, seed=seed)
-    rows = np.arange(len(labels))
-    return [Fold(rows[fold_of_row != fold], rows[fold_of_row == fold]) for fold in range(num_folds)]
-
-
-def _stratified_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> NDArray[np.int64]:
-    """Return the fold in which each row is for validation, (num_rows,).
-
-    These are the folds of scikit-learn's `StratifiedKFold` with `shuffle=True`, whose import would
-    take 66 MB and a second in each task: the sorted labels are dealt to the folds in turn, and the
-    folds of each class are shuffled, the class that comes first in the rows first.
-    """
-    _, first_rows, class_of_row = np.unique(labels, return_index=True, return_inverse=True)
-    # Classes are numbered in the order in which they come.
-    number_of_class = np.argsort(np.argsort(first_rows))
-    number_of_row = number_of_class[class_of_row]
-    dealt = np.sort(number_of_row)
-
-    generator = np.random.RandomState(seed)
-    fold_of_row = np.empty(len(labels), dtype=np.int64)
-    for number in range(len(first_rows)):
-        events_per_fold = [
-            np.count_nonzero(dealt[fold::num_folds] == number) for fold in range(num_folds)
-        ]
-        folds = np.arange(num_folds).repeat(events_per_fold)
-        generator.shuffle(folds)
-        fold_of_row[number_of_row == number] = folds
-    return fold_of_row
+    splitter = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
+    return [Fold(train, val) for train, val in splitter.split(np.zeros(len(labels)), labels)]
 
 
 def steps_per_epoch(folds: Sequence[Fold], batch_size: int) -> int:

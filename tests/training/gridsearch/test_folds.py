@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.model_selection import StratifiedKFold
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
@@ -147,15 +146,3 @@ def test_an_event_that_is_not_finite_spoils_only_the_losses_that_it_enters() -> 
     # As in any training, a step whose gradient is not finite has no update.
     assert np.isnan(nan_in_training.train_loss).all()
     assert nan_in_training.val_loss[-1] < nan_in_training.val_loss[0]
-
-
-@pytest.mark.parametrize(("num_rows", "num_folds", "seed"), [(60, 2, 0), (419, 5, 42), (97, 3, 7)])
-def test_folds_are_those_of_scikit_learn(num_rows: int, num_folds: int, seed: int) -> None:
-    labels = np.random.default_rng(seed).integers(0, 3, num_rows)
-    splitter = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
-
-    folds = make_folds(labels, num_folds, seed=seed)
-
-    for fold, (train, val) in zip(folds, splitter.split(labels, labels), strict=True):
-        np.testing.assert_array_equal(fold.train, train)
-        np.testing.assert_array_equal(fold.val, val)
