@@ -38,6 +38,7 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "d-psgd", "slowmo": {**SLOWMO, "exact_average": True}},
     {"algorithm": "qg-dsgdm", "topology": "exponential", "optimizer": "sgd", "skew": {}},
     {"algorithm": "choco-sgd", "skew": {}, "reader": "arrow"},
+    {"algorithm": "gradient-tracking", "optimizer": "sgd", "skew": {}, "slowmo": SLOWMO},
     {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
     {"algorithm": "mpca", "cycle_steps": 2, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3},
     {"algorithm": "easgd", "local_steps": 3, "synchronous": True},

@@ -55,6 +55,7 @@ PEER_METHODS: dict[str, dict[str, Any]] = {
     "d-psgd on the exponential graph": {"algorithm": "d-psgd", "topology": "exponential"},
     "qg-dsgdm": {"algorithm": "qg-dsgdm"},
     "choco-sgd": {"algorithm": "choco-sgd", "fraction": 0.3},
+    "gradient-tracking": {"algorithm": "gradient-tracking", "beta": 0.5},
     "ad-psgd": {"algorithm": "ad-psgd"},
     "swarm-sgd": {"algorithm": "swarm-sgd"},
     "swarm-sgd geometric": {"algorithm": "swarm-sgd", "local_steps_law": "geometric"},
@@ -149,11 +150,10 @@ def settings(**selected: Any) -> TrainSettings:
         "learning_rate": 0.05,
         "precision": "float64",
     }
-    if selected.get("algorithm") in ("qg-dsgdm", "eamsgd"):
-        # These methods have their own momentum.
-        selected |= {"momentum": 0.0}
-    if selected.get("algorithm") == "qg-dsgdm":
-        selected |= {"optimizer": "sgd"}
+    method = registry.METHODS.get(selected.get("algorithm", ""))
+    if method is not None:
+        # Some methods have their own momentum, or are for plain SGD.
+        selected |= method.traits.required_values
     return TrainSettings.model_validate(defaults | train_section(selected))
 
 

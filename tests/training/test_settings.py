@@ -37,6 +37,7 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
     ("keys", "message"),
     [
         ({"algorithm": "qg-dsgdm"}, "for plain SGD only; set train.optimizer=sgd "),
+        ({"algorithm": "gradient-tracking"}, "for plain SGD only; set train.optimizer=sgd "),
         (
             {"algorithm": "qg-dsgdm", "optimizer": "sgd", "momentum": 0.9},
             "for plain SGD only; set train.momentum=0 ",

@@ -31,6 +31,10 @@ SPECIAL_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"algorithm": "choco-sgd", "fraction": 1.0, "gamma": 1.0, "topology": "complete"},
         AR_SGD,
     ),
+    "gradient-tracking": (
+        {"algorithm": "gradient-tracking", "beta": 0.0, "topology": "complete"},
+        AR_SGD,
+    ),
     "ad-psgd": ({"algorithm": "ad-psgd", "workers": 1}, ONE_WORKER),
     "swarm-sgd": ({"algorithm": "swarm-sgd", "local_steps": 1, "workers": 1}, ONE_WORKER),
     "mpca": ({"algorithm": "mpca", "alpha_free": 99, "workers": 1}, ONE_WORKER),

@@ -31,7 +31,15 @@ SLOWMO = {"slowmo": {"tau": 4, "beta": 0.5}}
 EXACT_SLOWMO = {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}}
 WINDOW_METHODS = ["downpour", "agn", "dynsgd", "adag"]
 #: Methods whose partners, or server, give a worker a model again.
-RECOVERING = {"local-sgd", "diloco", "d-psgd", "qg-dsgdm", "choco-sgd", "mpca"}
+RECOVERING = {
+    "local-sgd",
+    "diloco",
+    "d-psgd",
+    "qg-dsgdm",
+    "choco-sgd",
+    "gradient-tracking",
+    "mpca",
+}
 NOT_FINITE = (np.nan, np.inf, 1e200)
 
 

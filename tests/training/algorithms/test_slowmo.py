@@ -158,7 +158,14 @@ EAMSGD = {"algorithm": "eamsgd", "delta": 0.9}
 
 
 @pytest.mark.parametrize(
-    "base", [{"algorithm": "qg-dsgdm"}, EAMSGD, EAMSGD | {"staleness_bound": 1}], ids=str
+    "base",
+    [
+        {"algorithm": "qg-dsgdm"},
+        {"algorithm": "gradient-tracking"},
+        EAMSGD,
+        EAMSGD | {"staleness_bound": 1},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("policy", [None, "keep", "reset"])
 def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(
