@@ -150,10 +150,10 @@ def settings(**selected: Any) -> TrainSettings:
         "learning_rate": 0.05,
         "precision": "float64",
     }
-    method = registry.METHODS.get(selected.get("algorithm", ""))
-    if method is not None:
+    name = selected.get("algorithm")
+    if isinstance(name, str) and name in registry.METHODS:
         # Some methods have their own momentum, or are for plain SGD.
-        selected |= method.traits.required_values
+        selected |= registry.METHODS[name].traits.required_values
     return TrainSettings.model_validate(defaults | train_section(selected))
 
 
