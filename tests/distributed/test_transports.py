@@ -41,12 +41,12 @@ def num_averages(ranks: int, *, in_memory: bool) -> int:
 
 
 def exchange_cases() -> dict[Hashable, Case]:
-    return {
-        ("exchange", ranks, size): Case(
-            ranks, "messages:exchange", {"rounds": ROUNDS, "size": size}
-        )
-        for ranks, size in EXCHANGES
-    }
+    cases: dict[Hashable, Case] = {}
+    for ranks, size in EXCHANGES:
+        arguments = {"rounds": ROUNDS, "size": size}
+        cases["exchange", ranks, size] = Case(ranks, "messages:exchange", arguments)
+    cases["exchange alone",] = Case(2, "messages:exchange_in_background", {"size": 1_000_000})
+    return cases
 
 
 def server_cases() -> dict[Hashable, Case]:
@@ -225,6 +225,13 @@ def test_neighbours_get_each_others_vectors_round_by_round(
                 element = 100.0 * neighbour + index
                 expected.append([neighbour, element, element])
             assert received == expected
+
+
+def test_a_large_message_to_neighbours_needs_no_call_of_the_worker(cases: Cases) -> None:
+    for rank, result in enumerate(cases.results("exchange alone")):
+        element = 10.0 + (1 - rank)
+        assert result["has_ended"]
+        assert result["came"] == [[1 - rank, element, element]]
 
 
 def test_doctor_starts_ranks_and_measures() -> None:

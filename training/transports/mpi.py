@@ -26,6 +26,9 @@ _ABORT_GRACE_SECONDS: Final = 1.0
 #: Interval at which MPI gets time for the sums, in the background and while a worker waits for one
 #: [s].
 _SUMS_NAP_SECONDS: Final = 1e-4
+#: Most bytes of a message that leaves at once; a larger one leaves within later calls of MPI. It is
+#: the lowest of the limits of Open MPI, that of shared memory.
+_AT_ONCE_BYTES: Final = 4096
 
 
 class MpiTransport(Transport):
@@ -33,7 +36,8 @@ class MpiTransport(Transport):
 
     Args:
         comm: The ranks; None: all ranks of the job.
-        background: Whether sums, and pushes to a server, have a thread beside the computation.
+        background: Whether sums, large messages to neighbours, and pushes to a server have a thread
+            beside the computation.
         network: Network between hosts; see `peers.connect`.
         shares_memory: Whether ranks of a host share memory; else they use sockets, as between
             hosts.
@@ -100,7 +104,17 @@ class MpiTransport(Transport):
                 for buffer, rank in zip(received, neighbours, strict=True)
             ]
             requests += [self.comm.Isend(vector, rank) for rank in neighbours]
+        if self._sums_thread is not None and vector.nbytes > _AT_ONCE_BYTES:
+            self._sums_thread.begin(self._advance_exchange(requests))
         return self._finish_exchange(requests, received)
+
+    async def _advance_exchange(self, requests: list[MPI.Request]) -> None:
+        """Call MPI again and again until all messages of an exchange have arrived."""
+        has_ended = False
+        while not has_ended:
+            sleep(_SUMS_NAP_SECONDS)
+            with self._mpi_lock:
+                has_ended = self._mpi.Request.Testall(requests)
 
     async def _finish_exchange(
         self, requests: list[MPI.Request], received: list[Vector]

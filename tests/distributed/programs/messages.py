@@ -40,6 +40,22 @@ def received(neighbours: list[int], exchange: Any) -> list[list[float]]:
     ]
 
 
+def exchange_in_background(size: int) -> dict[str, Any]:
+    """Whether a large exchange ends while the worker makes no call, and what came."""
+    transport = MpiTransport(background=True)
+    partner = 1 - transport.rank
+    exchange = transport.begin_exchange(np.full(size, 10.0 + transport.rank), [partner])
+
+    assert transport._sums_thread is not None
+    deadline = perf_counter() + 20
+    while transport._sums_thread.is_under_way and perf_counter() < deadline:
+        sleep(1e-3)
+    has_ended = not transport._sums_thread.is_under_way
+    came = received([partner], exchange)
+    transport.close()
+    return {"has_ended": has_ended, "came": came}
+
+
 def fail_to_start() -> str:
     """There is no room for memory that the ranks share; what the user gets to read."""
     memory.shutil.disk_usage = lambda _: memory.shutil._ntuple_diskusage(10**6, 10**6 - 100, 100)  # type: ignore[attr-defined]
