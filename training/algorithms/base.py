@@ -245,16 +245,32 @@ async def mean_over_workers(vector: Vector, transport: Transport) -> None:
 
     The mean is NaN if no vector is finite.
     """
-    # One message: the vector, then the number of workers that contribute to the sum.
+    message = contribution_to_mean(vector)
+    await transport.all_reduce_sum(message)
+    vector[:] = mean_of_contributions(message)
+
+
+def contribution_to_mean(vector: Vector) -> Vector:
+    """Return a message whose sum over the workers gives the mean of their finite vectors.
+
+    It is the vector, then the number of workers that contribute to the sum: (n + 1,).
+    """
     message = np.zeros(vector.size + 1, dtype=vector.dtype)
     if is_finite(vector):
         message[:-1] = vector
         message[-1] = 1
-    await transport.all_reduce_sum(message)
-    total, num_workers = message[:-1], message[-1]
-    # Without a contribution, 0 / 0 gives the NaN that the docstring promises.
+    return message
+
+
+def mean_of_contributions(total: Vector) -> Vector:
+    """Return the mean, (n,), for a sum of `contribution_to_mean` over the workers, (n + 1,).
+
+    It is NaN if no worker contributes.
+    """
+    # Without a contribution, 0 / 0 gives the NaN.
     with np.errstate(invalid="ignore"):
-        np.divide(total, num_workers, out=vector)
+        mean: Vector = total[:-1] / total[-1]
+    return mean
 
 
 async def consensus_distance(local: Vector, mean: Vector, transport: Transport) -> float:
