@@ -40,6 +40,8 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "choco-sgd", "skew": {}, "reader": "arrow"},
     {"algorithm": "gradient-tracking", "optimizer": "sgd", "skew": {}, "slowmo": SLOWMO},
     {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
+    {"algorithm": "streaming-diloco", "local_steps": 5, "overlap": 2, "optimizer": "adamw"},
+    {"algorithm": "streaming-diloco", "local_steps": 5, "overlap": 2, "bits": 4},
     {"algorithm": "mpca", "cycle_steps": 2, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3},
     {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
     {"algorithm": "easgd", "synchronous": True, "slowmo": {**SLOWMO, "exact_average": True}},
@@ -65,6 +67,14 @@ GOSSIP: list[dict[str, Any]] = [
 SHARDS_OF_MPCA: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
 #: Made twice, in float32.
 REPEATED: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
+DILOCO: dict[str, Any] = {"workers": 3, "algorithm": "diloco", "local_steps": 4}
+#: The same in float32.
+ONE_FRAGMENT: dict[str, Any] = DILOCO | {
+    "algorithm": "streaming-diloco",
+    "fragments": 1,
+    "overlap": 0,
+    "mixing": 0.0,
+}
 #: All that ranks do on the CPU they do on a GPU, where there is one.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SYNCHRONOUS_RUN: dict[str, Any] = {"workers": 3, "precision": "float64", "device": DEVICE}
@@ -87,6 +97,7 @@ def runs(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
     """All runs by their method; ranks start once for all, since a start takes seconds."""
     folder = tmp_path_factory.mktemp("runs")
     settings_by_name = {"repeated 1": REPEATED, "repeated 2": REPEATED}
+    settings_by_name |= {"diloco": DILOCO, "one fragment": ONE_FRAGMENT}
     for method in SYNCHRONOUS:
         settings_by_name[str(method)] = SYNCHRONOUS_RUN | method
     for method in [*GOSSIP, *SERVERS, SHARDS_OF_MPCA]:
@@ -228,3 +239,19 @@ def test_repeated_float32_runs_of_a_synchronous_method_agree_bit_by_bit(
     second = flat_weights(runs["repeated 2"].out_dir)
 
     np.testing.assert_array_equal(first, second)
+
+
+def test_streaming_diloco_of_one_fragment_is_diloco_bit_by_bit(runs: dict[str, RunSpec]) -> None:
+    streaming = flat_weights(runs["one fragment"].out_dir)
+    diloco = flat_weights(runs["diloco"].out_dir)
+
+    np.testing.assert_array_equal(streaming, diloco)
+
+
+def test_fragments_of_few_bits_count_the_bytes_of_their_messages(runs: dict[str, RunSpec]) -> None:
+    run = runs[str({"algorithm": "streaming-diloco", "local_steps": 5, "overlap": 2, "bits": 4})]
+    simulated = simulate(run)
+
+    for rank_records, expected_records in zip(records(run.out_dir), simulated.records, strict=True):
+        for record, expected in zip(rank_records, expected_records, strict=True):
+            assert record["bytes_sent"] == expected["bytes_sent"] > 0

@@ -18,6 +18,7 @@ DOWNPOUR = {"algorithm": "downpour"}
 ONE_WORKER = {"algorithm": "sgd", "workers": 1}
 LOCAL_SGD = {"algorithm": "local-sgd", "local_steps": 3}
 AGN = {"algorithm": "agn", "local_steps": 3}
+DILOCO = {"algorithm": "diloco", "local_steps": 3}
 PLAIN_OUTER_STEP = {"algorithm": "diloco", "outer_rate": 1.0, "outer_momentum": 0.0}
 #: Settings with which each method is another one, and that one; on 4 workers by default.
 SPECIAL_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -25,6 +26,10 @@ SPECIAL_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ar-sgd": (AR_SGD, {"algorithm": "local-sgd", "local_steps": 1}),
     "local-sgd": (LOCAL_SGD, PLAIN_OUTER_STEP | {"local_steps": 3}),
     "diloco": (PLAIN_OUTER_STEP | {"local_steps": 1}, AR_SGD),
+    "streaming-diloco": (
+        DILOCO | {"algorithm": "streaming-diloco", "fragments": 1, "overlap": 0, "mixing": 0.0},
+        DILOCO,
+    ),
     "d-psgd": ({"algorithm": "d-psgd", "workers": 1}, ONE_WORKER),
     "qg-dsgdm": ({"algorithm": "qg-dsgdm", "beta": 0.0, "topology": "complete"}, AR_SGD),
     "choco-sgd": (

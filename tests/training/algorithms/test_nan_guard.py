@@ -34,6 +34,8 @@ WINDOW_METHODS = ["downpour", "agn", "dynsgd", "adag"]
 RECOVERING = {
     "local-sgd",
     "diloco",
+    "streaming-diloco",
+    "streaming-diloco in 4 bits",
     "d-psgd",
     "qg-dsgdm",
     "choco-sgd",
