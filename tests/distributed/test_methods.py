@@ -48,6 +48,7 @@ SYNCHRONOUS: list[dict[str, Any]] = [
 ]
 SERVERS: list[dict[str, Any]] = [
     {"algorithm": "agn", "local_steps": 4},
+    {"algorithm": "async-diloco", "local_steps": 3},
     {"algorithm": "easgd", "local_steps": 2, "staleness_bound": 3},
     {"algorithm": "sharded", "overlap": "thread", "bound": 4, "drop_rate": 0.5},
 ]

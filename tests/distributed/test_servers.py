@@ -42,7 +42,7 @@ CONCURRENT: dict[str, dict[str, Any]] = {
     "slowmo": SERVER_METHODS["downpour"]
     | {"slowmo": {"tau": 4, "beta": 0.0, "exact_average": True}},
 }
-ON_SOCKETS = ("agn", "sharded sparse", "swarm-sgd")
+ON_SOCKETS = ("agn", "async-diloco", "sharded sparse", "swarm-sgd")
 
 
 def options_of_ordered(name: str) -> dict[str, Any]:

@@ -100,6 +100,12 @@ SERVER_METHODS: dict[str, dict[str, Any]] = {
     "easgd": {"algorithm": "easgd", "local_steps": 3, "gradient": "moved"},
     "easgd together": {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
     "eamsgd": {"algorithm": "eamsgd", "local_steps": 3, "delta": 0.5},
+    "async-diloco": {
+        "algorithm": "async-diloco",
+        "local_steps": 2,
+        "early_momentum": 0.5,
+        "dynamic_steps": False,
+    },
     "sharded": {"algorithm": "sharded"},
     "sharded sparse beside": {
         "algorithm": "sharded",

@@ -76,6 +76,18 @@ def test_keys_without_effect_are_refused(
         ("easgd", {"synchronous": True, "shards": 4}, "shards", {"synchronous": False}),
         ("easgd", {"synchronous": True, "shards": None}, "shards", {"synchronous": False}),
         ("easgd", {"synchronous": True, "network": "ib0"}, "network", {"synchronous": False}),
+        (
+            "async-diloco",
+            {"outer_momentum": 0.0, "early_momentum": 1.0},
+            "early_momentum",
+            {"outer_momentum": 0.9},
+        ),
+        (
+            "async-diloco",
+            {"local_steps": 1, "dynamic_steps": False},
+            "dynamic_steps",
+            {"local_steps": 2},
+        ),
         ("sharded", {"bound": 3}, "bound", {"overlap": "thread"}),
         ("sharded", {"applies_sum": True}, "applies_sum", {"overlap": "thread"}),
         ("sharded", {"local_optimizer": True}, "local_optimizer", {"overlap": "thread"}),

@@ -298,7 +298,7 @@ class WindowAlgorithm(ServerAlgorithm):
         """Return what the server adds to a shard for this worker's change of it.
 
         `change`: (n,) sum of the steps of the window, for the elements of the shard. `shard`: the
-        shard before the push, under its lock.
+        shard before the push, under its lock; its moments may be changed in place.
         """
 
     @override
@@ -360,13 +360,14 @@ class WindowAlgorithm(ServerAlgorithm):
 
         Nothing is pushed: the method's rule is applied to the copy, shard by shard.
         """
-        clocks = await self.server.pull(out)
+        content = np.empty((1 + self.num_moments, out.size), out.dtype)
+        clocks = await self.server.pull(content)
+        np.copyto(out, content[0])
         if not self.gradients_in_window:
             return
         change = self.window_change(self._change)
         for index, elements in enumerate(self._slices):
             # A view of the copy, so that the rule changes `out`.
-            shard = Shard(
-                index, int(clocks[index]), elements, out[elements], np.empty(0), counts=False
-            )
+            vector, moments = out[elements], content[1:, elements]
+            shard = Shard(index, int(clocks[index]), elements, vector, moments, counts=False)
             shard.vector += self.server_update(change[elements], shard)

@@ -24,6 +24,7 @@ from hep_studies.simulator.simulate import Simulated
 
 WITHIN, BETWEEN = (0, 7), (1, 0)
 IN_CYCLES = {"mpca in cycles": PEER_METHODS["mpca"] | {"cycle_steps": 3}}
+BY_SPEED = {"async-diloco by speed": {"algorithm": "async-diloco", "local_steps": 5}}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {
         "optimizer": "adam",
@@ -46,7 +47,7 @@ CASES = [
     for slow in SLOWMO
     if slow == "plain" or method in WITH_SLOWMO
 ]
-CASES += [("sgd", "adam", "plain"), ("mpca in cycles", "adam", "plain")]
+CASES += [(name, "adam", "plain") for name in ("sgd", *IN_CYCLES, *BY_SPEED)]
 CASES += [
     (method, "momentum", "slowmo")
     for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "sgd")
@@ -92,7 +93,7 @@ def assert_resumes_bit_by_bit(settings: dict[str, Any]) -> None:
 def test_every_method_continues_from_a_checkpoint_bit_by_bit(
     method: str, optimizer: str, slowmo: str
 ) -> None:
-    settings = (ALL_METHODS | IN_CYCLES)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
+    settings = (ALL_METHODS | IN_CYCLES | BY_SPEED)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
     settings |= {"batch_size": 12 // settings.get("workers", 3)}
     if settings["algorithm"] == "sharded":
         # Its momentum and moments stay at the server.
