@@ -195,9 +195,13 @@ class NicQueues:
 
     def link(self, sender: int, receiver: int) -> Link:
         """Return the connection of two workers: within their common host, or between hosts."""
+        is_on_one_host = self.are_on_one_host(sender, receiver)
+        return self._network.within if is_on_one_host else self._network.between
+
+    def are_on_one_host(self, first: int, second: int) -> bool:
+        """Return whether two workers are on the same host."""
         workers_per_host = self._network.workers_per_host
-        is_same_host = sender // workers_per_host == receiver // workers_per_host
-        return self._network.within if is_same_host else self._network.between
+        return first // workers_per_host == second // workers_per_host
 
     def arrival(
         self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1

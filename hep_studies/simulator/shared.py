@@ -105,6 +105,10 @@ class SimServer(ParameterServer):
         self._rows, self._clocks, self._locks = shards
 
     @override
+    def is_in_memory(self, shard: int) -> bool:
+        return self._links.are_on_one_host(self.rank, self.layout.owners[shard])
+
+    @override
     async def drain(self) -> Push | None:
         """Wait for the push in the background; return the last one, once.
 

@@ -292,17 +292,25 @@ class SimTransport(Transport):
         return SimSum(network.clock, collective, self)
 
     @override
-    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        # The vectors leave now; the returned coroutine waits for those of the neighbours.
+    def begin_exchange(
+        self,
+        vector: Vector,
+        neighbours: Sequence[int],
+        *,
+        senders: Sequence[int] | None = None,
+    ) -> Awaitable[list[Vector]]:
+        # The vectors leave now; the returned coroutine waits for those of the senders.
         for neighbour in neighbours:
             self._network.post(self.rank, neighbour, vector)
-        return self._receive(neighbours)
+        if senders is None:
+            senders = neighbours
+        return self._receive(senders)
 
-    async def _receive(self, neighbours: Sequence[int]) -> list[Vector]:
-        """Return the vectors of neighbours, in their order, once all have arrived."""
+    async def _receive(self, senders: Sequence[int]) -> list[Vector]:
+        """Return the vectors of the senders, in their order, once all have arrived."""
         vectors = []
-        for neighbour in neighbours:
-            vector, waited = await self._network.fetch(neighbour, self.rank)
+        for sender in senders:
+            vector, waited = await self._network.fetch(sender, self.rank)
             self.waited += waited
             vectors.append(vector)
         return vectors

@@ -176,10 +176,16 @@ class MeteredTransport(Transport):
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
 
     @override
-    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
+    def begin_exchange(
+        self,
+        vector: Vector,
+        neighbours: Sequence[int],
+        *,
+        senders: Sequence[int] | None = None,
+    ) -> Awaitable[list[Vector]]:
         self._meter.bytes += vector.nbytes * len(neighbours)
         with self._meter.communicating("sending to neighbours", self._transport):
-            exchange = self._transport.begin_exchange(vector, neighbours)
+            exchange = self._transport.begin_exchange(vector, neighbours, senders=senders)
         return self._finish_exchange(exchange)
 
     async def _finish_exchange(self, exchange: Awaitable[list[Vector]]) -> list[Vector]:
@@ -233,6 +239,10 @@ class MeteredServer(ParameterServer):
     @override
     def is_under_way(self) -> bool:
         return self._server.is_under_way
+
+    @override
+    def is_in_memory(self, shard: int) -> bool:
+        return self._server.is_in_memory(shard)
 
     @override
     async def pull(self, out: Vector) -> Vector:

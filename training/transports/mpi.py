@@ -92,16 +92,25 @@ class MpiTransport(Transport):
         self.waited += self.process.wait_for_all()
 
     @override
-    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """Begin to send the vector to the ranks `neighbours`, and to receive theirs, at once.
+    def begin_exchange(
+        self,
+        vector: Vector,
+        neighbours: Sequence[int],
+        *,
+        senders: Sequence[int] | None = None,
+    ) -> Awaitable[list[Vector]]:
+        """Begin to send the vector to the ranks `neighbours`, and to receive others, at once.
 
-        The result is awaited for the received vectors, in the order of `neighbours`.
+        The result is awaited for the vectors of the `senders`, in their order; None: the
+        neighbours.
         """
-        received = [np.empty_like(vector) for _ in neighbours]
+        if senders is None:
+            senders = neighbours
+        received = [np.empty_like(vector) for _ in senders]
         with self._mpi_lock:
             requests = [
                 self.comm.Irecv(buffer, rank)
-                for buffer, rank in zip(received, neighbours, strict=True)
+                for buffer, rank in zip(received, senders, strict=True)
             ]
             requests += [self.comm.Isend(vector, rank) for rank in neighbours]
         if self._sums_thread is not None and vector.nbytes > _AT_ONCE_BYTES:

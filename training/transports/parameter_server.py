@@ -117,6 +117,10 @@ class ParameterServer:
         """Whether a push that this worker began is under way."""
         return self._background is not None and self._background.is_under_way
 
+    def is_in_memory(self, shard: int) -> bool:
+        """Return whether this worker reaches a shard in memory, and not by messages."""
+        return shard in self._rows
+
     async def pull(self, out: Vector) -> Vector:
         """Copy the vector into `out`, (n,), or all rows into `out`, (1 + num_moments, n).
 
@@ -285,7 +289,9 @@ class ParameterServer:
     def _selected_shards(self, selection: ShardSelection) -> Sequence[int]:
         if selection.shard is None:
             return range(len(self.layout.slices))
-        return (selection.shard,)
+        if isinstance(selection.shard, int):
+            return (selection.shard,)
+        return selection.shard
 
     async def _acquire(self, shard: int) -> float:
         """Lock a shard; count and return the time spent waiting [s]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -48,8 +48,8 @@ It returns the bytes that a server process would send for what it reads.
 class ShardSelection(NamedTuple):
     """The shards and elements that a rule sees and changes, and so what travels."""
 
-    shard: int | None = None
-    """The shard; None: all."""
+    shard: int | Sequence[int] | None = None
+    """The shard, or several in the order of the push; None: all."""
     indices: Vector | None = None
     """Elements of the vector, in ascending order, of type int32 or int64; None: all."""
     answer: Answer | None = None

@@ -147,15 +147,22 @@ class Transport:
     async def barrier(self) -> None:
         """Wait for all workers."""
 
-    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """Begin to send the vector to the ranks `neighbours`, which all send theirs.
+    def begin_exchange(
+        self,
+        vector: Vector,
+        neighbours: Sequence[int],
+        *,
+        senders: Sequence[int] | None = None,
+    ) -> Awaitable[list[Vector]]:
+        """Begin to send the vector to the ranks `neighbours`, and to receive those of the senders.
 
-        The vector must not change before the result is awaited.
+        The vector must not change before the result is awaited. `senders`: the ranks that send
+        theirs to this one; None: the neighbours.
 
         Returns:
-            An awaitable of the vectors of the neighbours, in the order of `neighbours`.
+            An awaitable of the vectors of the senders, in their order.
         """
-        if neighbours:
+        if neighbours or senders:
             raise AssertionError(
                 f"a vector of {vector.size} for neighbours {neighbours}, which this worker lacks"
             )
@@ -170,11 +177,12 @@ class Transport:
         return SharedVector(vector)
 
     async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
-        """Make a vector that all workers share; all workers together, with equal content.
+        """Make a vector that all workers share; all workers together.
 
         Args:
             content: (1 + num_moments, n) or (n,): the vector first, then the moments: what the
-                rules that change it store for each element.
+                rules that change it store for each element. Of each worker, only the elements of
+                its own shards count.
             shards: Number of parts, each with a lock, and in the memory of one rank.
         """
         return ParameterServer(Layout(content.shape[-1], shards), content, now=self.now)
