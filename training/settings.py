@@ -294,15 +294,13 @@ class TrainSettings(SettingsSection):
         return names
 
     def check_one_worker(self) -> None:
-        """Refuse one worker where a setting needs several.
+        """Refuse one worker, or few, where a setting needs more.
 
         This is no part of the validation, since a config may leave their number to `--workers`.
 
         Raises:
             IdleSettingError: There is such a setting; the message names all.
         """
-        if self.workers > 1:
-            return
         # Each setting, with whether it has an effect for several workers only.
         needs_several = {
             f"algorithm: {self.algorithm.name}": self.algorithm.traits.needs_others,
@@ -310,11 +308,14 @@ class TrainSettings(SettingsSection):
             "skew": self.skew is not None,
             f"launcher: {self.launcher}": self.launcher != "mpirun",
         }
-        idle = [f"train.{setting}" for setting, is_idle in needs_several.items() if is_idle]
+        fewest_workers = {setting: 2 for setting, needs in needs_several.items() if needs}
+        fewest_workers |= self.algorithm.fewest_workers
+        idle = {name: fewest for name, fewest in fewest_workers.items() if self.workers < fewest}
         if idle:
+            names = ", ".join(f"train.{name}" for name in idle)
             raise IdleSettingError(
-                f"{', '.join(idle)} has no effect: it needs at least 2 workers, and train.workers "
-                f"is 1. Raise that, or leave it out."
+                f"{names} has no effect: it needs at least {max(idle.values())} workers, and "
+                f"train.workers is {self.workers}. Raise that, or leave it out."
             )
 
     @property

@@ -39,6 +39,8 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "qg-dsgdm", "topology": "exponential", "optimizer": "sgd", "skew": {}},
     {"algorithm": "choco-sgd", "skew": {}, "reader": "arrow"},
     {"algorithm": "gradient-tracking", "optimizer": "sgd", "skew": {}, "slowmo": SLOWMO},
+    {"algorithm": "sgp"},
+    {"algorithm": "sgp", "peers": 2, "slowmo": {**SLOWMO, "exact_average": True}},
     {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
     {"algorithm": "streaming-diloco", "local_steps": 5, "overlap": 2, "optimizer": "adamw"},
     {"algorithm": "streaming-diloco", "local_steps": 5, "overlap": 2, "bits": 4},

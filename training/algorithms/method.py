@@ -5,7 +5,7 @@ It imports no torch, since the config reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
@@ -111,6 +111,11 @@ class MethodSettings(SettingsSection):
     def steps_between_averages(self) -> int:
         """Number of steps from one average to the next: the key `local_steps`, else 1."""
         return getattr(self, "local_steps", 1)
+
+    @property
+    def fewest_workers(self) -> Mapping[str, int]:
+        """Numbers of workers below which settings have no effect, by `algorithm.key: value`."""
+        return {}
 
     @property
     def counters(self) -> tuple[str, ...]:

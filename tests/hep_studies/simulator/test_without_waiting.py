@@ -38,7 +38,16 @@ def sample_rate(cluster: ClusterSettings, **method: Any) -> float:
 
 @pytest.mark.parametrize(
     "method",
-    [*GOSSIP_METHODS, "mpca", "swarm-sgd with slowmo", "agn", "easgd", "sharded sparse beside"],
+    [
+        *GOSSIP_METHODS,
+        "mpca",
+        "sgp beside",
+        "sgp on a host",
+        "swarm-sgd with slowmo",
+        "agn",
+        "easgd",
+        "sharded sparse beside",
+    ],
 )
 def test_the_trainer_keeps_the_rate_of_the_fast_workers(method: str) -> None:
     settings = (ALL_METHODS | WITH_SLOWMO)[method]
@@ -60,7 +69,7 @@ def assert_each_event_counts_once(simulated: Simulated, num_rows: int) -> None:
             assert record["samples_seen_by_all"] == num_rows * (epoch + 1)
 
 
-@pytest.mark.parametrize("method", [*GOSSIP_METHODS, "mpca"])
+@pytest.mark.parametrize("method", [*GOSSIP_METHODS, "mpca", "sgp beside"])
 def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> None:
     settings = PEER_METHODS[method]
 

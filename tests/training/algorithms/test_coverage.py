@@ -41,6 +41,7 @@ SPECIAL_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"algorithm": "gradient-tracking", "beta": 0.0, "topology": "complete"},
         AR_SGD,
     ),
+    "sgp": ({"algorithm": "sgp", "workers": 2}, AR_SGD | {"workers": 2}),
     "ad-psgd": ({"algorithm": "ad-psgd", "workers": 1}, ONE_WORKER),
     "swarm-sgd": ({"algorithm": "swarm-sgd", "local_steps": 1, "workers": 1}, ONE_WORKER),
     "mpca": ({"algorithm": "mpca", "alpha_free": 99, "workers": 1}, ONE_WORKER),

@@ -40,6 +40,10 @@ RECOVERING = {
     "qg-dsgdm",
     "choco-sgd",
     "gradient-tracking",
+    "sgp",
+    "sgp to two",
+    "sgp beside",
+    "sgp on a host",
     "mpca",
 }
 NOT_FINITE = (np.nan, np.inf, 1e200)
