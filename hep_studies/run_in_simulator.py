@@ -25,7 +25,7 @@ from training.flat_model import FlatModel
 from training.loop.factories import make_model
 from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
-from training.settings import TrainSettings
+from training.settings import OptimizerName, TrainSettings
 from training.transports.transport import Transport
 from training.workloads.workload import Workload
 
@@ -196,7 +196,11 @@ def simulate_times(
     scaled_keys = ("bytes_per_second", "memory_bytes_per_second", "ring_above_bytes")
     scaled = {key: scale * getattr(cluster, key) for key in scaled_keys}
     # All workers have the same number of events; whose they are does not matter.
-    without_skew = settings.model_copy(update={"skew": None})
+    changes: dict[str, Any] = {"skew": None}
+    # The small network has no matrices; the optimiser takes no virtual time.
+    if settings.optimizer is OptimizerName.MUON:
+        changes["optimizer"] = OptimizerName.ADAMW
+    without_skew = settings.model_copy(update=changes)
     return simulate(
         _StandIn(),
         _equal_rows(group_rows),

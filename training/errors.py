@@ -19,6 +19,10 @@ class FrozenNetworkError(TrainingError):
     """A network has no parameter to train."""
 
 
+class NoMatrixError(TrainingError):
+    """A network has no matrix for an optimiser of matrices."""
+
+
 class DamagedDatasetError(TrainingError):
     """A file of a dataset is missing or unreadable, is not the public one, or would run code."""
 

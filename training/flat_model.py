@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +35,14 @@ class FlatVectors(VectorModel):
     The methods copy them to and from vectors of numpy on the host; see `VectorModel`.
 
     `flat`: (num_parameters,) trained parameters, on any device. `gradient`: (num_parameters,) their
-    gradients, on the same device.
+    gradients, on the same device. `shapes`: shapes of the parameters of the layers, in this order.
     """
 
-    def __init__(self, flat: nn.Parameter, gradient: Tensor) -> None:
+    def __init__(
+        self, flat: nn.Parameter, gradient: Tensor, shapes: Sequence[Sequence[int]]
+    ) -> None:
         self.flat = flat
+        self.shapes = shapes
         self.gradient = flat.grad = gradient
         # On the CPU the host's views share memory with the tensors.
         on_host = flat.device.type == "cpu"
@@ -93,9 +96,9 @@ class FlatVectors(VectorModel):
 class FlatModel(FlatVectors):
     """A network whose trained parameters live in one vector.
 
-    All base optimisers are elementwise. So one call on the vector gives the same numbers as one
-    tensor per layer. Frozen parameters (`requires_grad=False`) are no part of it: no optimiser,
-    weight decay or average changes them.
+    All base optimisers but Muon are elementwise. So one call on the vector gives the same numbers
+    as one tensor per layer. Muon gets the shapes of the layers. Frozen parameters
+    (`requires_grad=False`) are no part of it: no optimiser, weight decay or average changes them.
 
     `module`: the network, on its device; its trained parameters become views of the vector.
 
@@ -113,7 +116,8 @@ class FlatModel(FlatVectors):
             )
         # The vector gets a copy of all parameters, one behind the other.
         vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        super().__init__(nn.Parameter(vector), torch.zeros_like(vector))
+        shapes = [tuple(parameter.shape) for parameter in parameters]
+        super().__init__(nn.Parameter(vector), torch.zeros_like(vector), shapes)
         # Each parameter becomes a view of its part, so layers and vector share memory.
         start = 0
         for parameter in parameters:

@@ -28,6 +28,7 @@ class OptimizerName(StrEnum):
     ADAM = "adam"
     ADAMW = "adamw"
     SGD = "sgd"
+    MUON = "muon"
 
 
 class ScheduleSettings(SettingsSection):
@@ -144,7 +145,7 @@ class TrainSettings(SettingsSection):
     size."""
     optimizer: OptimizerName = OptimizerName.ADAM
     """Base optimiser of each worker: `adam`, `adamw` (Adam whose weight decay shrinks the weights),
-    or `sgd`."""
+    `sgd`, or `muon` (orthogonal updates of the matrices before the last layer, else `adamw`)."""
     learning_rate: float = Field(default=3e-3, gt=0)
     """Learning rate of one worker, greater than 0."""
     scale_learning_rate: bool = True
@@ -154,7 +155,8 @@ class TrainSettings(SettingsSection):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum of the `sgd` optimiser, at least 0 and below 1."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Factor of the L2 penalty on the weights, or of their decay with `adamw`; 0 for none."""
+    """Factor of the L2 penalty on the weights, or of their decay with `adamw` and `muon`; 0 for
+    none."""
     seed: int = Field(default=1, ge=0, lt=SEEDS)
     """Seed of the initial weights, the order of events and the choice of partners; 0 to 2**32 -
     1."""
@@ -245,6 +247,11 @@ class TrainSettings(SettingsSection):
                 f"slowmo does not go around {name}: its outer step changes the models of the "
                 f"workers, which the joint model pulls back. Leave slowmo out, or use local-sgd, "
                 f"which averages without a joint model"
+            )
+        if traits.server_optimizer and self.optimizer is OptimizerName.MUON:
+            yield (
+                f"optimizer: muon is not for {name}, whose shards cut the matrices. Use adam, "
+                f"adamw or sgd, or a server to which workers push own steps, such as downpour"
             )
         if traits.server_optimizer and self.optimizer_state not in (None, StatePolicy.KEEP):
             yield (

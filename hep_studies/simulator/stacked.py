@@ -73,9 +73,8 @@ class StackedModels:
 
     def row(self, rank: int) -> FlatVectors:
         """Return the model of one worker, whose vectors share the memory of its rows."""
-        return FlatVectors(
-            nn.Parameter(self.parameters[rank], requires_grad=False), self.gradients[rank]
-        )
+        parameters = nn.Parameter(self.parameters[rank], requires_grad=False)
+        return FlatVectors(parameters, self.gradients[rank], self.model.shapes)
 
     def compute(self, batches: Mapping[int, Vector], rows: Rows) -> None:
         """Write the gradients of some workers at their parameters into `gradients`.

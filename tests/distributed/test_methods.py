@@ -31,6 +31,7 @@ GOSSIP_SLOWMO = {"tau": 4, "beta": 0.2}
 SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "ar-sgd", "reader": "petastorm", "optimizer": "sgd", "momentum": 0.9},
     {"algorithm": "ar-sgd", "slowmo": SLOWMO},
+    {"algorithm": "ar-sgd", "optimizer": "muon"},
     {"algorithm": "local-sgd", "local_steps": 3},
     {"algorithm": "local-sgd", "local_steps": 2, "slowmo": SLOWMO, "optimizer_state": "reset"},
     {"algorithm": "d-psgd"},

@@ -240,7 +240,7 @@ class VectorRow(FlatVectors):
 
     def __init__(self, initial: NDArray[np.float64]) -> None:
         flat = nn.Parameter(torch.tensor(initial), requires_grad=False)
-        super().__init__(flat, torch.zeros_like(flat))
+        super().__init__(flat, torch.zeros_like(flat), [flat.shape])
         self.parameters = flat.numpy()
 
 

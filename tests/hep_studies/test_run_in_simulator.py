@@ -125,6 +125,16 @@ def test_a_study_of_times_sends_as_many_gradients_as_a_network_with_dropping(
     assert rate == pytest.approx(numbers_of(real.records)["samples_per_second"], rel=0.1)
 
 
+def test_a_study_of_times_takes_as_long_with_an_optimizer_of_matrices() -> None:
+    seconds = []
+    for optimizer in ("adamw", "muon"):
+        train = settings(algorithm="d-psgd", optimizer=optimizer)
+        simulated = simulate_times([160] * 4, train, ClusterSettings(), num_parameters=3000)
+        seconds.append(simulated.seconds)
+
+    assert seconds[0] == seconds[1] > 0
+
+
 @pytest.mark.slow
 def test_an_error_ends_all_processes(subject: Subject, tmp_path: Path) -> None:
     runs = simulated_plan(subject, tmp_path)

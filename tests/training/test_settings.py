@@ -54,6 +54,12 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
             {"algorithm": "sharded", "slowmo": {}, "optimizer_state": "reset"},
             "are at the server and stay as they are",
         ),
+        (
+            {"algorithm": "sharded", "optimizer": "muon"},
+            "muon is not for sharded, whose shards cut the matrices. Use adam, adamw or sgd, or",
+        ),
+        ({"algorithm": "qg-dsgdm", "optimizer": "muon"}, "set train.optimizer=sgd "),
+        ({"optimizer": "muon", "momentum": 0.9}, "momentum: 0.9 has no effect"),
         ({"algorithm": {"name": "easgd", "alpha": 0.1, "rho": 5}}, "set one of them"),
         ({"launcher_args": ["-np", "4"]}, "set train.workers instead"),
         ({"launcher": "srun", "launcher_args": ["--ntasks=4"]}, "set train.workers instead"),

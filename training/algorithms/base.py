@@ -28,6 +28,8 @@ class VectorModel(Protocol):
 
     flat: nn.Parameter
     """(num_parameters,) all trained parameters, as the optimiser's only parameter."""
+    shapes: Sequence[Sequence[int]]
+    """Shapes of the parameters of the layers, in the order of `flat`."""
 
     def empty(self) -> Vector:
         """Return a host vector of the model's size and type, as a target of copies."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from training.compiled.engines import rotated_columns
 from training.compiled.kernel import unscaled
+from training.compiled.muon import update_matrices_by_array
 from training.compiled.optimizer import Constants, constants_array, is_finite, update_by_array
 from training.compiled.perceptron import (
     Perceptron,
@@ -50,6 +51,7 @@ def _compile_perceptron(real: type[np.floating]) -> None:
     first_moments, second_moments = np.zeros(6, real), np.zeros(6, real)
     step = np.zeros(1, np.float32)
     adam = Constants(True, 0.0)
+    no_matrices = np.empty((0, 3), np.int64)
     is_finite(gradients[0])
     update_by_array(
         parameters[0],
@@ -60,6 +62,16 @@ def _compile_perceptron(real: type[np.floating]) -> None:
         0.1,
         constants_array(adam),
     )
+    update_matrices_by_array(
+        parameters[0],
+        gradients[0],
+        first_moments,
+        second_moments,
+        step,
+        0.1,
+        constants_array(adam),
+        no_matrices,
+    )
     perceptron_epoch(
         parameters[0],
         gradients[0],
@@ -68,6 +80,7 @@ def _compile_perceptron(real: type[np.floating]) -> None:
         step,
         np.ones(1),
         adam,
+        no_matrices,
         network,
         events,
         batch_rows,

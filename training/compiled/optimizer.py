@@ -246,7 +246,8 @@ def optimizer_constants(settings: TrainSettings) -> Constants:
         adam=name is not OptimizerName.SGD,
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
-        decoupled=name is OptimizerName.ADAMW,
+        # Muon takes AdamW for all parameters that are no matrices.
+        decoupled=name in (OptimizerName.ADAMW, OptimizerName.MUON),
     )
 
 

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from training.compiled.kernel import Array, ColumnScaling, Integers, kernel, scale
-from training.compiled.optimizer import Constants, is_finite, update
+from training.compiled.muon import update_with_matrices
+from training.compiled.optimizer import Constants, is_finite
 
 #: Number of weights of a layer above which BLAS computes their gradient faster than our loops.
 _MOST_WEIGHTS_WITHOUT_BLAS: Final = 16_384
@@ -265,6 +266,7 @@ def perceptron_epoch(
     step: Array,
     rates: Array,
     constants: Constants,
+    matrices: Integers,
     network: Perceptron,
     events: RowArrays,
     order: Integers,
@@ -274,13 +276,15 @@ def perceptron_epoch(
     """Train one network on consecutive batches, with one step of the optimiser for each.
 
     A step whose gradient is not finite leaves the parameters unchanged. The arguments are those of
-    `perceptron_gradients` and of `update`. `rates`: (k,) learning rate of each step.
+    `perceptron_gradients` and of `update_with_matrices`. `rates`: (k,) learning rate of each step.
     """
     for k in range(len(bounds) - 1):
         rows = order[bounds[k] : bounds[k + 1]]
         _gradient(parameters, gradient, network, events, rows, sums)
         if is_finite(gradient):
-            update(parameters, gradient, first, second, step, rates[k], constants)
+            update_with_matrices(
+                parameters, gradient, first, second, step, rates[k], constants, matrices
+            )
 
 
 @kernel

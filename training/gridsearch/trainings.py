@@ -25,6 +25,7 @@ from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
 from training.compiled.engines import PerceptronEngine, row_arrays
+from training.compiled.muon import hidden_matrices
 from training.compiled.optimizer import optimizer_constants
 from training.compiled.perceptron import perceptron_epoch, perceptron_sums
 from training.gridsearch.search import Curves, JobResult, Search, load_result
@@ -33,7 +34,7 @@ from training.loop.schedule import learning_rate
 from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.readers.sharding import step_bounds
-from training.settings import TrainSettings
+from training.settings import OptimizerName, TrainSettings
 from training.threads import be_deterministic, use_threads
 from training.workloads.gradients import Sums
 
@@ -104,6 +105,9 @@ def train_on_fold(
     second_moment = np.zeros_like(parameters)
     adam_step = np.zeros(1, np.float32)
     constants = optimizer_constants(settings)
+    matrices = np.empty((0, 3), np.int64)
+    if settings.optimizer is OptimizerName.MUON:
+        matrices = hidden_matrices([parameter.shape for parameter in classifier.parameters()])
 
     curves = Curves([], [], [])
     bounds = step_bounds(len(fold.train), num_steps)
@@ -121,6 +125,7 @@ def train_on_fold(
             adam_step,
             rates,
             constants,
+            matrices,
             network,
             events,
             order,

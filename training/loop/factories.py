@@ -11,8 +11,10 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from training.algorithms.base import Algorithm, VectorModel, Worker
 from training.algorithms.registry import METHODS, SlowMo, StaleSynchronous
+from training.compiled.muon import MuonOptimizer
 from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, optimizer_constants
 from training.flat_model import FlatModel
+from training.loop.torch_muon import TorchMuon
 from training.settings import OptimizerName, TrainSettings
 from training.transports.basics import run_now
 from training.transports.transport import Transport
@@ -68,10 +70,16 @@ def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:
     """Make the optimiser of a worker's model: compiled code in host memory, torch's on a GPU.
 
     `model.flat` is one vector with all parameters.
+
+    Raises:
+        NoMatrixError: It is Muon, and the network has no matrix before its last layer.
     """
-    if model.flat.device.type == "cpu":
-        return cast("Optimizer", VectorOptimizer(model.flat, settings))
-    return torch_optimizer(model.flat, settings)
+    is_muon = settings.optimizer is OptimizerName.MUON
+    if model.flat.device.type != "cpu":
+        return TorchMuon(model, settings) if is_muon else torch_optimizer(model.flat, settings)
+    if is_muon:
+        return cast("Optimizer", MuonOptimizer(model, settings))
+    return cast("Optimizer", VectorOptimizer(model.flat, settings))
 
 
 def torch_optimizer(flat: nn.Parameter, settings: TrainSettings) -> Optimizer:

@@ -31,6 +31,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "learning_rate": 0.01,
         "schedule": {"warmup_epochs": 1, "decay": "cosine"},
     },
+    "muon": {"optimizer": "muon", "learning_rate": 0.01, "weight_decay": 1e-3},
     "momentum": {"optimizer": "sgd", "momentum": 0.8, "weight_decay": 1e-3},
 }
 SLOWMO: dict[str, dict[str, Any]] = {
@@ -51,6 +52,10 @@ CASES += [(name, "adam", "plain") for name in ("sgd", *IN_CYCLES, *BY_SPEED)]
 CASES += [
     (method, "momentum", "slowmo")
     for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "sgd")
+]
+CASES += [
+    (method, "muon", "slowmo")
+    for method in ("ar-sgd", "diloco", "choco-sgd", "ad-psgd", "swarm-sgd", "easgd", "sgd")
 ]
 #: Virtual times, which count from the start of the resumed run.
 METERED = {"exchange_seconds", "hidden_seconds", "seconds", "seconds_by_kind", "wait_seconds"}

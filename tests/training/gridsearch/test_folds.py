@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam
 
 from features.columns import hlf_names
 from hep_core.random_streams import random_stream
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
+from training.flat_model import FlatModel
 from training.gridsearch.search import Curves
 from training.gridsearch.trainings import Fold, make_folds, steps_per_epoch, train_on_fold
+from training.loop import factories
 from training.loop.schedule import learning_rate
 from training.readers.batch import Rows
 from training.readers.sharding import step_bounds
@@ -31,7 +33,23 @@ SCALERS = {
         np.linspace(-1, 1, NUM_FEATURES).tolist(), np.linspace(1, 2, NUM_FEATURES).tolist()
     )
 }
-MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
+MakeOptimizer = Callable[[list[nn.Parameter]], Any]
+MUON = {"optimizer": "muon", "learning_rate": 0.02, "weight_decay": 0.1}
+
+
+class MuonOfLayers:
+    """Muon of the parameters of some layers, with the interface of torch's optimisers."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._model = FlatModel(nn.ParameterList(parameters))
+        self._optimizer = factories.make_optimizer(self._model, TrainSettings.model_validate(MUON))
+        self.param_groups = self._optimizer.param_groups
+
+    def zero_grad(self) -> None:
+        self._model.zero_gradient()
+
+    def step(self) -> None:
+        self._optimizer.step()
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +126,7 @@ def train_with_torch(
             {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9},
             id="sgd with momentum",
         ),
+        pytest.param(MuonOfLayers, MUON, id="muon"),
     ],
 )
 def test_a_training_has_the_numbers_of_torch(
