@@ -28,7 +28,7 @@ class GradientTrackingSettings(NeighbourSettings):
 @algorithm(
     "gradient-tracking",
     GradientTrackingSettings,
-    Traits(title="Gradient tracking", own_momentum=True, plain_sgd=True, needs_others=True),
+    Traits(title="Gradient tracking", own_momentum=True, plain_sgd=True),
 )
 class GradientTracking(NeighbourAlgorithm):
     """Step along the tracking vector, then mix models and tracking vectors of neighbours.
