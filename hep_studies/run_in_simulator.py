@@ -51,11 +51,18 @@ def simulate_all(
     `code`: version of the code, stored with each run.
 
     Raises:
-        StudyError: A process was killed.
+        StudyError: A process was killed, or the system lets processes share no semaphores.
     """
     num_processes = min(cores, len(runs))
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(num_processes, context, _begin_process)
+    try:
+        pool = ProcessPoolExecutor(num_processes, context, _begin_process)
+    except OSError as cause:
+        raise StudyError(
+            f"processes that simulate need semaphores, and the system makes none here ({cause}). "
+            f"They lie in /dev/shm: is it missing, full, or not writable for this user? Mount a "
+            f"tmpfs there with mode 1777."
+        ) from cause
     try:
         run_of_future = {pool.submit(run_simulated, run, code): run for run in runs}
         for num_finished, future in enumerate(as_completed(run_of_future), 1):

@@ -27,6 +27,7 @@ from matplotlib.style import context
 
 from features.columns import HIGH_LEVEL, Feature
 from hep_core.allocation import usable_cores
+from hep_core.scarce_memory import is_memory_scarce
 
 #: Colours, dashes and markers of models or classes, by their index.
 COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
@@ -309,14 +310,14 @@ def saving_in_processes() -> Iterator[Save]:
 
     The function only starts to write. When the context ends, all figures are written, and an error
     of a write is raised. Drawing takes most of the time of an evaluation.
+
+    Where memory is scarce, and where there can be no pool of processes, the function writes the
+    figure itself: the same bytes, later.
     """
-    pool = ProcessPoolExecutor(
-        min(4, usable_cores()),
-        mp_context=get_context("spawn"),
-        # An interrupt is for this process alone.
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
-    )
+    pool = None if is_memory_scarce() else _drawing_pool()
+    if pool is None:
+        yield save_figure
+        return
     writes: list[Future[None]] = []
     try:
         yield lambda figure, stem: writes.append(pool.submit(save_figure, figure, stem))
@@ -325,6 +326,21 @@ def saving_in_processes() -> Iterator[Save]:
             write.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _drawing_pool() -> ProcessPoolExecutor | None:
+    """Return a pool of processes; None where the system lets processes share no semaphores."""
+    try:
+        return ProcessPoolExecutor(
+            min(4, usable_cores()),
+            mp_context=get_context("spawn"),
+            # An interrupt is for this process alone.
+            initializer=signal.signal,
+            initargs=(signal.SIGINT, signal.SIG_IGN),
+        )
+    except OSError:
+        # Semaphores are files in /dev/shm, which a container may lack or protect.
+        return None
 
 
 def literal_text(text: str) -> str:

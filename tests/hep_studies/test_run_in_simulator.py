@@ -14,6 +14,7 @@ from example_study import example_plan
 from feature_datasets import write_dataset
 from simulated import settings, toy_network, toy_rows
 
+from hep_studies import run_in_simulator
 from hep_studies.measures import diverged
 from hep_studies.plan import PlannedRun, Subject
 from hep_studies.run_in_simulator import run_simulated, simulate_all, simulate_times
@@ -21,6 +22,7 @@ from hep_studies.run_result import RESULT_FILE, RunResult, numbers_of
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.simulate import simulate
 from models.networks.hlf_settings import HlfSettings
+from training.errors import StudyError
 from training.workloads.hep_settings import HepSettings
 
 NETWORK = HlfSettings(hidden=[4])
@@ -148,6 +150,20 @@ def test_an_error_ends_all_processes(subject: Subject, tmp_path: Path) -> None:
     # dead one for alive.
     children = multiprocessing.active_children()
     assert not [child for child in children if psutil.pid_exists(child.pid or 0)]
+
+
+def test_a_system_without_semaphores_is_named(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(run_in_simulator, "ProcessPoolExecutor", refuse)
+
+    with pytest.raises(StudyError, match=r"semaphores.*Permission denied.*/dev/shm.*1777"):
+        simulate_all(
+            simulated_plan(subject, tmp_path), cores=2, code="", on_progress=lambda *_: None
+        )
 
 
 def test_a_study_that_was_killed_continues_with_the_runs_that_are_missing(
