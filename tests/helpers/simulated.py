@@ -107,6 +107,7 @@ SERVER_METHODS: dict[str, dict[str, Any]] = {
     "async-diloco": {
         "algorithm": "async-diloco",
         "local_steps": 2,
+        "outer_momentum": 0.9,
         "early_momentum": 0.5,
         "dynamic_steps": False,
     },

@@ -42,6 +42,9 @@ class AsyncDiLoCoSettings(OuterStepConstants, WindowSettings):
     local_steps: int = Field(default=50, ge=1)
     """Number H of local steps of the fastest worker between two pushes, at least 1. The optimizer
     of the paper is `adamw`."""
+    outer_momentum: float = Field(default=0.5, ge=0, lt=1)
+    """Momentum factor of the outer step, at least 0 and below 1. A push is about a round old, for
+    which the 0.9 of `diloco` may be too much."""
     early_momentum: float = Field(default=0.0, ge=0, le=1)
     """Part c N of the momentum that acts with all N pushes of a round alike, from 0 to 1; the rest
     acts with the last one."""

@@ -30,7 +30,10 @@ SPECIAL_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         DILOCO | {"algorithm": "streaming-diloco", "fragments": 1, "overlap": 0, "mixing": 0.0},
         DILOCO,
     ),
-    "async-diloco": (DILOCO | {"algorithm": "async-diloco", "workers": 1}, DILOCO | {"workers": 1}),
+    "async-diloco": (
+        DILOCO | {"algorithm": "async-diloco", "workers": 1, "outer_momentum": 0.9},
+        DILOCO | {"workers": 1},
+    ),
     "d-psgd": ({"algorithm": "d-psgd", "workers": 1}, ONE_WORKER),
     "qg-dsgdm": ({"algorithm": "qg-dsgdm", "beta": 0.0, "topology": "complete"}, AR_SGD),
     "choco-sgd": (
