@@ -293,11 +293,7 @@ class SimTransport(Transport):
 
     @override
     def begin_exchange(
-        self,
-        vector: Vector,
-        neighbours: Sequence[int],
-        *,
-        senders: Sequence[int] | None = None,
+        self, vector: Vector, neighbours: Sequence[int], *, senders: Sequence[int] | None = None
     ) -> Awaitable[list[Vector]]:
         # The vectors leave now; the returned coroutine waits for those of the senders.
         for neighbour in neighbours:

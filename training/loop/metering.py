@@ -177,11 +177,7 @@ class MeteredTransport(Transport):
 
     @override
     def begin_exchange(
-        self,
-        vector: Vector,
-        neighbours: Sequence[int],
-        *,
-        senders: Sequence[int] | None = None,
+        self, vector: Vector, neighbours: Sequence[int], *, senders: Sequence[int] | None = None
     ) -> Awaitable[list[Vector]]:
         self._meter.bytes += vector.nbytes * len(neighbours)
         with self._meter.communicating("sending to neighbours", self._transport):

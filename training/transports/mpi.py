@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 #: Time to wait for the other thread's MPI call before all ranks are ended without it [s].
 _ABORT_GRACE_SECONDS: Final = 1.0
-#: Interval at which MPI gets time for the sums, in the background and while a worker waits for one
-#: [s].
+#: Interval at which MPI gets time for the sums, in the background and while a worker waits [s].
 _SUMS_NAP_SECONDS: Final = 1e-4
 #: Most bytes of a message that leaves at once; a larger one leaves within later calls of MPI. It is
 #: the lowest of the limits of Open MPI, that of shared memory.
@@ -93,25 +92,14 @@ class MpiTransport(Transport):
 
     @override
     def begin_exchange(
-        self,
-        vector: Vector,
-        neighbours: Sequence[int],
-        *,
-        senders: Sequence[int] | None = None,
+        self, vector: Vector, neighbours: Sequence[int], *, senders: Sequence[int] | None = None
     ) -> Awaitable[list[Vector]]:
-        """Begin to send the vector to the ranks `neighbours`, and to receive others, at once.
-
-        The result is awaited for the vectors of the `senders`, in their order; None: the
-        neighbours.
-        """
         if senders is None:
             senders = neighbours
         received = [np.empty_like(vector) for _ in senders]
+        sources = zip(received, senders, strict=True)
         with self._mpi_lock:
-            requests = [
-                self.comm.Irecv(buffer, rank)
-                for buffer, rank in zip(received, senders, strict=True)
-            ]
+            requests = [self.comm.Irecv(buffer, sender) for buffer, sender in sources]
             requests += [self.comm.Isend(vector, rank) for rank in neighbours]
         if self._sums_thread is not None and vector.nbytes > _AT_ONCE_BYTES:
             self._sums_thread.begin(self._advance_exchange(requests))
@@ -131,8 +119,7 @@ class MpiTransport(Transport):
         """Wait for all messages of an exchange, and return the received vectors."""
         started = perf_counter()
         with self._mpi_lock:
-            # A large message leaves only when the neighbour is ready for it, so this is waiting
-            # too.
+            # A large message leaves when the neighbour is ready for it: this is waiting too.
             self._mpi.Request.Waitall(requests)
         self.waited += perf_counter() - started
         return received

@@ -148,11 +148,7 @@ class Transport:
         """Wait for all workers."""
 
     def begin_exchange(
-        self,
-        vector: Vector,
-        neighbours: Sequence[int],
-        *,
-        senders: Sequence[int] | None = None,
+        self, vector: Vector, neighbours: Sequence[int], *, senders: Sequence[int] | None = None
     ) -> Awaitable[list[Vector]]:
         """Begin to send the vector to the ranks `neighbours`, and to receive those of the senders.
 
