@@ -7,15 +7,18 @@ from collections.abc import Generator, Iterator
 
 from rich.console import Console
 
+from features.columns import INPUT_COLUMNS
 from ingestion.errors import EmptySampleError, group_messages
 from ingestion.files import Inventory, find_input_files
 from ingestion.notes import notes
 from ingestion.settings import SampleSettings
-from models.networks.registry import NETWORKS
+from models.networks.registry import NETWORKS, ModelName
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
 from pipeline.stages.train import check_settings_act
 from pipeline.terminal.progress import Bar
+from training.errors import NoMatrixError
+from training.settings import OptimizerName
 
 
 def validate(config: Config, console: Console) -> Iterator[str]:
@@ -27,7 +30,10 @@ def validate(config: Config, console: Console) -> Iterator[str]:
     signals = config.signals
     for network in config.model.names:
         # Settings of the training without effect on this network are an error.
-        check_settings_act(network, config.training_of(network))
+        settings = config.training_of(network)
+        check_settings_act(network, settings)
+        if settings.optimizer is OptimizerName.MUON:
+            _check_matrices(config, network)
     yield from _idle_networks(config)
     if config.notify and shutil.which(config.notify[0]) is None:
         yield f"note: notify: there is no program '{config.notify[0]}'"
@@ -43,6 +49,31 @@ def validate(config: Config, console: Console) -> Iterator[str]:
             yield f"{sample.name}: made by simulate, class {classes}"
     yield f"signal: {' + '.join(signals)}"
     yield "the config is valid"
+
+
+def _check_matrices(config: Config, network: ModelName) -> None:
+    """Refuse the optimiser `muon` for a network that has no matrix before its last layer.
+
+    The network is built with scalers that leave its inputs as they are. Torch takes seconds to
+    load, so other optimisers do without this check.
+
+    Raises:
+        NoMatrixError: The network has no such matrix.
+    """
+    from models.networks.scaling_layer import Scaler
+    from training.compiled.muon import hidden_matrices
+
+    network_settings = config.model.of(network)
+    scalers = {}
+    for name in network_settings.inputs:
+        num_features = len(INPUT_COLUMNS[name].features)
+        scalers[name] = Scaler([0.0] * num_features, [1.0] * num_features)
+    module = network_settings.build(scalers, len(config.classes))
+    shapes = [parameter.shape for parameter in module.parameters() if parameter.requires_grad]
+    try:
+        hidden_matrices(shapes)
+    except NoMatrixError as cause:
+        raise NoMatrixError(f"{network}: {cause}") from None
 
 
 def _idle_networks(config: Config) -> Iterator[str]:

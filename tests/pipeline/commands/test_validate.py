@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.commands.validate import validate
 from pipeline.config import Config
-from training.errors import IdleSettingError
+from training.errors import IdleSettingError, NoMatrixError
 
 
 def output_of(**settings: Any) -> Iterator[str]:
@@ -52,3 +52,19 @@ def test_settings_of_several_workers_are_refused_for_one(
     message = f"hlf: {key} has no effect: it needs at least 2 workers"
     with pytest.raises(IdleSettingError, match=message):
         list(output_of(train=train, model=model))
+
+
+def test_muon_is_refused_for_a_network_without_matrices() -> None:
+    model = {"hlf": {"hidden": [1]}}
+
+    with pytest.raises(NoMatrixError, match=r"hlf: .*muon .* are 1 x 14, .*Use adamw"):
+        list(output_of(train={"optimizer": "muon"}, model=model))
+
+
+def test_muon_is_accepted_for_all_networks_of_the_package() -> None:
+    names = ["hlf", "particles", "inclusive", "deepsets", "transformer"]
+    lines = output_of(
+        train={"optimizer": "muon"}, model={"names": names}, notify=["no-such-mailer"]
+    )
+
+    assert next(lines).startswith("note: notify")
