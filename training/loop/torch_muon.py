@@ -14,7 +14,7 @@ from training.compiled.muon import MOMENTUM, hidden_matrices
 from training.settings import TrainSettings
 
 
-class _Part(NamedTuple):
+class _Segment(NamedTuple):
     """A part of a vector that is one parameter of an optimiser."""
 
     elements: slice
@@ -45,33 +45,35 @@ class TorchMuon(Optimizer):
 
         matrices, vectors = _divide(model)
         self._muon = Muon(
-            [self._view(part) for part in matrices],
+            [self._view(segment) for segment in matrices],
             lr=rate,
             weight_decay=decay,
             momentum=MOMENTUM,
             adjust_lr_fn="match_rms_adamw",
         )
-        self._adamw = AdamW([self._view(part) for part in vectors], lr=rate, weight_decay=decay)
+        self._adamw = AdamW(
+            [self._view(segment) for segment in vectors], lr=rate, weight_decay=decay
+        )
         # The moments of both are parts of those of the vector.
         first, second = self._state["exp_avg"], self._state["exp_avg_sq"]
-        for parameter, part in zip(self._muon.param_groups[0]["params"], matrices, strict=True):
-            momentum = first[part.elements].view(part.shape)
+        for parameter, segment in zip(self._muon.param_groups[0]["params"], matrices, strict=True):
+            momentum = first[segment.elements].view(segment.shape)
             self._muon.state[parameter] = {"momentum_buffer": momentum}
-        for parameter, part in zip(self._adamw.param_groups[0]["params"], vectors, strict=True):
+        for parameter, segment in zip(self._adamw.param_groups[0]["params"], vectors, strict=True):
             self._adamw.state[parameter] = {
                 "step": torch.zeros(()),
-                "exp_avg": first[part.elements],
-                "exp_avg_sq": second[part.elements],
+                "exp_avg": first[segment.elements],
+                "exp_avg_sq": second[segment.elements],
             }
 
-    def _view(self, part: _Part) -> nn.Parameter:
+    def _view(self, segment: _Segment) -> nn.Parameter:
         """Return a part of the vector as a parameter that shares its memory."""
         gradient = self._flat.grad
         if gradient is None:
             raise AssertionError("the vector has no gradient")
-        values = self._flat.detach()[part.elements].view(part.shape)
+        values = self._flat.detach()[segment.elements].view(segment.shape)
         parameter = nn.Parameter(values, requires_grad=False)
-        parameter.grad = gradient[part.elements].view(part.shape)
+        parameter.grad = gradient[segment.elements].view(segment.shape)
         return parameter
 
     @override
@@ -94,15 +96,15 @@ class TorchMuon(Optimizer):
         self.param_groups[0]["lr"] = state_dict["param_groups"][0]["lr"]
 
 
-def _divide(model: VectorModel) -> tuple[list[_Part], list[_Part]]:
+def _divide(model: VectorModel) -> tuple[list[_Segment], list[_Segment]]:
     """Return the parts of a model's vector: the matrices for Muon, and what lies between them."""
     matrices, vectors = [], []
     num_parameters = model.flat.numel()
     position = 0
     for start, num_rows, num_columns in hidden_matrices(model.shapes).tolist():
         stop = start + num_rows * num_columns
-        vectors.append(_Part(slice(position, start), (start - position,)))
-        matrices.append(_Part(slice(start, stop), (num_rows, num_columns)))
+        vectors.append(_Segment(slice(position, start), (start - position,)))
+        matrices.append(_Segment(slice(start, stop), (num_rows, num_columns)))
         position = stop
-    vectors.append(_Part(slice(position, num_parameters), (num_parameters - position,)))
-    return matrices, [part for part in vectors if part.shape[0]]
+    vectors.append(_Segment(slice(position, num_parameters), (num_parameters - position,)))
+    return matrices, [segment for segment in vectors if segment.shape[0]]
