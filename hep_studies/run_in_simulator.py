@@ -152,6 +152,7 @@ def simulate_workload(
         cluster,
         augmentation=workload.augmentation,
         partition=workload.partition(settings, world_size=settings.workers),
+        decorrelation=workload.decorrelation(settings),
         **options,
     )
 

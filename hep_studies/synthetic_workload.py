@@ -133,6 +133,9 @@ class _SleepingWork:
         """Return a loss and weight of 1, nothing predicted correctly, and the number of events."""
         return Sums(1.0, 1.0, 0.0, self._num_samples)
 
+    def counters(self) -> dict[str, Any]:
+        return {}
+
     def buffers(self) -> Vector:
         return np.empty(0)
 

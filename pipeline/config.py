@@ -169,15 +169,33 @@ class Config(SettingsSection):
         """Return the settings of each training of a network, by the name of its folder.
 
         `train.seeds` is how many trainings there are; they differ by their seed only. The first one
-        has the name of the network, the others `<network>-seed-<seed>`.
+        has the name of the network, the others `<network>-seed-<seed>`. The signal of
+        `train.decorrelate` is that of the evaluation, unless it is set.
         """
         settings = self.training_of(network)
+        if settings.decorrelate is not None:
+            decorrelate = settings.decorrelate.with_signals(self.signals)
+            settings = settings.model_copy(update={"decorrelate": decorrelate})
         trainings = {network: settings}
         for offset in range(1, settings.seeds):
             # Seeds above the highest continue from 0.
             seed = (settings.seed + offset) % SEEDS
             trainings[f"{network}-seed-{seed}"] = settings.model_copy(update={"seed": seed})
         return trainings
+
+    def decorrelated(self) -> tuple[list[str], list[str]]:
+        """Return the columns and the classes of `train.decorrelate`, over all networks, once each.
+
+        Both are empty if no network is trained with it.
+        """
+        columns: dict[str, None] = {}
+        classes: dict[str, None] = {}
+        for network in self.model.names:
+            decorrelate = self.training_of(network).decorrelate
+            if decorrelate is not None:
+                columns |= dict.fromkeys(decorrelate.columns)
+                classes |= dict.fromkeys(decorrelate.classes)
+        return list(columns), list(classes)
 
     def training_of(self, network: ModelName) -> TrainSettings:
         """Return the training settings of a network, without results of a grid search.

@@ -15,6 +15,10 @@ class IdleSettingError(TrainingError):
     """A setting has no effect in a run."""
 
 
+class ColumnError(TrainingError):
+    """A column or class of `train.decorrelate` is missing, or the column is constant."""
+
+
 class FrozenNetworkError(TrainingError):
     """A network has no parameter to train."""
 

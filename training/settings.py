@@ -14,7 +14,9 @@ from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
 from training.allocation import number_of_workers
+from training.decorrelate_settings import DecorrelateSettings
 from training.errors import IdleSettingError
+from training.skew_settings import SkewSettings
 
 #: Seeds are below this number.
 SEEDS: Final = 2**32
@@ -68,14 +70,6 @@ class ScheduleSettings(SettingsSection):
 ReaderKind = Literal["petastorm", "arrow"]
 
 
-class SkewSettings(SettingsSection):
-    """Workers whose training events differ in their mixture of classes."""
-
-    dirichlet: float = Field(default=0.1, gt=0)
-    """Concentration of the Dirichlet distribution of a worker's mixture, greater than 0: 0.1 gives
-    most workers hardly more than one class, 100 nearly the same mixture to all."""
-
-
 class TrainSettings(SettingsSection):
     """How the network is trained."""
 
@@ -101,6 +95,11 @@ class TrainSettings(SettingsSection):
             "staleness_bound",
             "a method whose workers do not step together anyway, such as ad-psgd",
             lambda train: not train.traits.synchronous,
+        ),
+        Needs(
+            "decorrelate",
+            "a batch_size of at least 3, since two events are always correlated",
+            lambda train: train.batch_size >= 3,
         ),
         Needs(
             "optimizer_state",
@@ -182,6 +181,10 @@ class TrainSettings(SettingsSection):
     """Unequal data, for studies: every event belongs to one worker, all own the same number of
     events. Each worker then reads all row groups, to use its part. Null: all workers read the same
     mixture."""
+    decorrelate: DecorrelateSettings | None = None
+    """A term of the loss that makes the signal's score independent of columns within classes, such
+    as `{from: [lepton_pt], strength: 10, classes: [QCD]}`; null for none. torch then computes the
+    gradients."""
     reader: ReaderKind = "petastorm"
     """Reader of the features: `petastorm` reads the files in every epoch; the faster `arrow` reads
     them once, and the events stay in memory. Both give the same batches."""
@@ -296,6 +299,8 @@ class TrainSettings(SettingsSection):
             names.append("slowmo_steps")
         if self.staleness_bound is not None:
             names.append("bounded_steps")
+        if self.decorrelate is not None:
+            names.append("decorrelated_steps")
         if self.checkpoint_steps is not None:
             names.append("checkpoints")
         return names

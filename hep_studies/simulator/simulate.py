@@ -22,6 +22,7 @@ from training.readers.memory import MemoryRows
 from training.readers.skew import DirichletPartition
 from training.settings import TrainSettings
 from training.threads import be_deterministic, use_threads
+from training.workloads.decorrelation import Decorrelation
 from training.workloads.draws import Augmentation
 
 #: Only the first workers also validate their own model at the end, since it takes real time.
@@ -51,6 +52,7 @@ def simulate(
     *,
     augmentation: Augmentation | None = None,
     partition: DirichletPartition | None = None,
+    decorrelation: Decorrelation | None = None,
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
 ) -> Simulated:
@@ -70,6 +72,7 @@ def simulate(
         augmentation: Changes the images of each batch; None for no change.
         partition: The division of the training rows among the workers, with `settings.skew`; None:
             all workers read all rows.
+        decorrelation: A further term of the loss; None for the cross-entropy alone.
         files: Makes the files of a rank; None: everything stays in memory.
         resume: A checkpoint to resume from.
     """
@@ -85,7 +88,13 @@ def simulate(
         clock.now = resume.load(0)["work"]["now"]
     # What all workers share: the network, the matrices of their models, the rows.
     network = SimNetwork(clock, cluster, world_size, protocol=cluster.protocol(world_size))
-    stacked = StackedModels(module, world_size, seed=settings.seed, augmentation=augmentation)
+    stacked = StackedModels(
+        module,
+        world_size,
+        seed=settings.seed,
+        augmentation=augmentation,
+        decorrelation=decorrelation,
+    )
     gradients = BatchedGradients(clock, stacked, train, val)
     files_of_rank: list[RunFiles] = []
     trainers = []

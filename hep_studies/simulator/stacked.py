@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Generator, Iterator, Mapping
 from copy import deepcopy
 from itertools import accumulate
 from typing import Any, Final
@@ -15,14 +15,16 @@ from typing_extensions import override
 
 from hep_studies.simulator.cluster import ComputeTimes
 from hep_studies.simulator.virtual_time import VirtualClock
+from training.algorithms.base import Counters
 from training.compiled.engines import Batches, compiled_engine
 from training.flat_model import FlatModel, FlatVectors, ModelState
-from training.readers.batch import Rows
-from training.readers.memory import MemoryRows
+from training.readers.batch import Batch, Rows
+from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.sharding import Assignment, OwnedRows
 from training.transports.basics import Vector
+from training.workloads.decorrelation import Decorrelation
 from training.workloads.draws import Augmentation, Draws
-from training.workloads.gradients import Sums, TorchGradients, compute_sums
+from training.workloads.gradients import Sums, TorchGradients, compute_batch_sums
 from training.workloads.work import ValidationPart, Work
 
 #: Number of rows that a model is validated on at once.
@@ -36,7 +38,8 @@ class StackedModels:
     gradients of many workers; networks without compiled code take one call of torch each.
 
     `module`: the network; every worker starts with its parameters and buffers. `augmentation`:
-    changes the images of each batch; None for no change.
+    changes the images of each batch; None for no change. `decorrelation`: a further term of the
+    loss; None for the cross-entropy alone.
     """
 
     def __init__(
@@ -46,12 +49,19 @@ class StackedModels:
         *,
         seed: int = 0,
         augmentation: Augmentation | None = None,
+        decorrelation: Decorrelation | None = None,
     ) -> None:
         self.model = FlatModel(deepcopy(module).train())
         """A model to load the parameters of any worker into."""
-        # Compiled code takes its batches from rows that no augmentation changes.
-        self._engine = None if augmentation else compiled_engine(self.model.module)
-        self._torch = TorchGradients(self.model)
+        # Compiled code takes its batches from rows that no augmentation changes, and knows the
+        # cross-entropy alone.
+        needs_torch = augmentation is not None or decorrelation is not None
+        self._engine = None if needs_torch else compiled_engine(self.model.module)
+        self._torch = TorchGradients(self.model, decorrelation)
+        self.decorrelation = decorrelation
+        """A further term of the loss; None for the cross-entropy alone."""
+        self.num_decorrelated = np.zeros(world_size, dtype=np.int64)
+        """(world_size,) batches of each worker whose loss had a further term above 0."""
         self.parameters = self.model.flat.detach().repeat(world_size, 1)
         """(world_size, num_parameters)."""
         self.gradients = torch.zeros_like(self.parameters)
@@ -96,7 +106,9 @@ class StackedModels:
         # Without compiled code, one torch model takes the parameters of one worker after the other.
         for rank, batch in batches.items():
             self.model.load(ModelState(self._parameters_array[rank], self.buffers[rank]))
+            num_decorrelated = self._torch.num_decorrelated
             self._torch.compute(self.draws[rank].prepare(rows.batch(batch), for_torch=True))
+            self.num_decorrelated[rank] += self._torch.num_decorrelated - num_decorrelated
             self.model.read_gradient(self._gradients_array[rank])
             self.buffers[rank] = self.model.buffers()
             self.sums[rank] += self._torch.pop_sums()
@@ -145,11 +157,20 @@ class BatchedGradients:
         model.load(state)
         model.module.eval()
         with torch.inference_mode():
-            for batch in self._val.batches(_VALIDATION_BATCH):
+            for batch in self._val_batches():
                 logits = model.module(*batch.inputs)
-                sums = sums.combine(compute_sums(logits, batch.labels, batch.weights))
+                sums = sums.combine(compute_batch_sums(logits, batch, self.stacked.decorrelation))
         model.module.train()
         return sums
+
+    def _val_batches(self) -> Iterator[Batch]:
+        """Yield the validation split in batches, with the term of a loss in those of ranks.
+
+        The cross-entropy does not depend on the batches.
+        """
+        if self.stacked.decorrelation is None:
+            return self._val.batches(_VALIDATION_BATCH)
+        return MemoryReader(self.train, self._val).val_batches(rank=0, world_size=1)
 
 
 class StackedWork(Work):
@@ -226,6 +247,13 @@ class StackedWork(Work):
     @override
     def running_sums(self) -> Sums:
         return Sums.from_array(self._gradients.stacked.sums[self._rank])
+
+    @override
+    def counters(self) -> Counters:
+        stacked = self._gradients.stacked
+        if stacked.decorrelation is None:
+            return {}
+        return {"decorrelated_steps": int(stacked.num_decorrelated[self._rank])}
 
     @override
     def buffers(self) -> Vector:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from features.columns import COLUMNS
+from features.columns import COLUMNS, NUM_PARTICLES, hlf_names
 from features.functions import plugin_features
 from hep_core.settings_section import Needs, check_keys_have_effect
 from ingestion.expressions import sample_labels
@@ -20,6 +20,7 @@ from pipeline.configuration.mistakes import describe_mistake
 from pipeline.configuration.simulate_section import SCHEME
 from pipeline.errors import nearest
 from pipeline.runs.code_meaning import PACKAGES, ROOT
+from training.decorrelate_settings import DecorrelateSettings
 from training.settings import TrainSettings
 
 #: Columns of the predictions and of `features.kernel_pass.unmixed_schema`.
@@ -319,6 +320,38 @@ def _contradictions_of_trainings(config: Any) -> Iterator[str]:
             condition = " with the fewest gridsearch.epochs" if name in searched else ""
             yield f"train_by_network.{name}{condition}: {' '.join(sentences)}"
     yield from _credentials_of_launchers(trainings)
+    for training in trainings:
+        if training.decorrelate is not None:
+            yield from _contradictions_of_decorrelation(training.decorrelate, config)
+
+
+def _contradictions_of_decorrelation(
+    decorrelate: DecorrelateSettings, config: Any
+) -> Iterator[str]:
+    """Yield a message for each name of `train.decorrelate` that is no column or no class."""
+    columns = [*hlf_names(), *config.ingest.pass_through]
+    if config.features.particles:
+        columns.append(NUM_PARTICLES.name)
+    for name in decorrelate.columns:
+        if name == "label":
+            yield (
+                "train.decorrelate.from: the label is what the network learns to predict; name a "
+                "feature, or a branch of ingest.pass_through"
+            )
+        elif name not in columns:
+            yield (
+                f"train.decorrelate.from: there is no column '{name}'.{nearest(name, columns)} A "
+                "branch of the input files needs ingest.pass_through"
+            )
+    for key, names in (("classes", decorrelate.classes), ("signal", decorrelate.signals)):
+        for name in names:
+            if name not in config.classes:
+                yield (
+                    f"train.decorrelate.{key}: there is no class "
+                    f"'{name}'.{nearest(name, config.classes)}"
+                )
+    if len(decorrelate.signals) >= len(config.classes):
+        yield "train.decorrelate.signal: leave a class for the background"
 
 
 def _credentials_of_launchers(trainings: Sequence[TrainSettings]) -> Iterator[str]:

@@ -90,7 +90,10 @@ class GridSearch(Stage):
 
         config = context.config
         dataset = FeatureDataset.load(context.upstream["features"].folder.absolute())
-        search = Search(dataset.folder, config.gridsearch, config.training_of("hlf"))
+        training = config.training_of("hlf")
+        if training.decorrelate is not None:
+            context.say("the search compares settings without the term of train.decorrelate")
+        search = Search(dataset.folder, config.gridsearch, training)
         trainings = context.out_dir.absolute() / _TRAININGS
         # The folder may hold trainings of an interrupted run, which are not repeated.
         trainings.mkdir(exist_ok=True)

@@ -174,8 +174,11 @@ def _plan(
 
     Raises:
         IdleSettingError: A setting has no effect with one worker.
+        ColumnError: A column of `train.decorrelate` is missing or constant.
     """
+    from features.dataset import FeatureDataset
     from pipeline.runs.best_settings import with_best_settings
+    from training.readers.spectators import check_spectators
 
     model = context.config.model.of(network)
     if folder not in context.taken_over_parts:
@@ -183,6 +186,9 @@ def _plan(
             searched = context.upstream["gridsearch"]
             model, settings = with_best_settings(model, settings, searched, context.say)
         check_settings_act(network, settings)
+        if settings.decorrelate is not None:
+            features = FeatureDataset.load(context.upstream["features"].folder)
+            check_spectators(features, settings.decorrelate)
     return _TrainingPlan(network, folder, model, settings)
 
 

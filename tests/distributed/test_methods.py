@@ -49,6 +49,15 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
     {"algorithm": "easgd", "synchronous": True, "slowmo": {**SLOWMO, "exact_average": True}},
 ]
+DECORRELATE = {"strength": 5.0, "classes": ["QCD", "W+jets"], "signal": "ttbar"}
+DECORRELATED: list[dict[str, Any]] = [
+    {"decorrelate": DECORRELATE | {"from": ["lepton_pt", "num_particles"]}, "reader": "petastorm"},
+    {
+        "algorithm": "d-psgd",
+        "decorrelate": DECORRELATE | {"from": ["met"]},
+        "model": {"name": "particles", "gru_width": 4},
+    },
+]
 SERVERS: list[dict[str, Any]] = [
     {"algorithm": "agn", "local_steps": 4},
     {"algorithm": "async-diloco", "local_steps": 3},
@@ -102,7 +111,7 @@ def runs(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
     folder = tmp_path_factory.mktemp("runs")
     settings_by_name = {"repeated 1": REPEATED, "repeated 2": REPEATED}
     settings_by_name |= {"diloco": DILOCO, "one fragment": ONE_FRAGMENT}
-    for method in SYNCHRONOUS:
+    for method in [*SYNCHRONOUS, *DECORRELATED]:
         settings_by_name[str(method)] = SYNCHRONOUS_RUN | method
     for method in [*GOSSIP, *SERVERS, SHARDS_OF_MPCA]:
         settings_by_name[str(method)] = ASYNCHRONOUS_RUN | method
@@ -128,7 +137,7 @@ def simulate_swarm(
     return simulate(run).records[0]
 
 
-@pytest.mark.parametrize("method", SYNCHRONOUS, ids=str)
+@pytest.mark.parametrize("method", [*SYNCHRONOUS, *DECORRELATED], ids=str)
 def test_synchronous_methods_do_on_mpi_what_they_do_in_the_simulator(
     runs: dict[str, RunSpec], method: dict[str, Any]
 ) -> None:

@@ -47,6 +47,7 @@ VALUES: dict[str, Any] = {
     "notify": ["/bin/true"],
     "plugins": ["own"],
     "storage": "s3://bucket/night",
+    "train.decorrelate": {"from": ["met"], "strength": 1, "classes": MINIMAL["classes"][:1]},
     "train.launcher_args": ["-x", "A"],
     "train.schedule.milestones": [3],
     "train.skew": {},

@@ -61,6 +61,10 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
         ({"algorithm": "qg-dsgdm", "optimizer": "muon"}, "set train.optimizer=sgd "),
         ({"optimizer": "muon", "momentum": 0.9}, "momentum: 0.9 has no effect"),
         ({"algorithm": {"name": "easgd", "alpha": 0.1, "rho": 5}}, "set one of them"),
+        (
+            {"batch_size": 2, "decorrelate": {"from": ["x"], "strength": 1, "classes": ["y"]}},
+            "decorrelate: ... has no effect: it needs a batch_size of at least 3",
+        ),
         ({"launcher_args": ["-np", "4"]}, "set train.workers instead"),
         ({"launcher": "srun", "launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
         (

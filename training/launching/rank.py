@@ -68,7 +68,13 @@ def train(
         owned_rows=None if partition is None else partition.rows_of_worker(transport.rank),
     )
     draws = Draws(seed=settings.seed, rank=transport.rank, augmentation=workload.augmentation)
-    work = ReaderWork(model, reader, draws=draws, alive=meter.alive)
+    work = ReaderWork(
+        model,
+        reader,
+        draws=draws,
+        alive=meter.alive,
+        decorrelation=workload.decorrelation(settings),
+    )
     if watchdog is not None:
         watchdog.watch(meter)
     # From here, messages of the training are measured; those of start and end are not.

@@ -29,7 +29,7 @@ class EpochStatsState(TypedDict):
 class EpochStats:
     """Statistics of a worker's current epoch.
 
-    The counters of the method and of the loop run from the start of the worker. So an epoch has the
+    The counters of the method, the loss and the loop run from the start of the worker. So an epoch has the
     differences to their values at its begin. If the worker resumed within the epoch, the counts of
     the part before are added.
     """
@@ -125,7 +125,7 @@ class EpochStats:
             self._meter.seconds.update(states[0]["seconds"])
 
     def _read_counters(self) -> Counters:
-        return {**self._algorithm.counters(), **self.loop_counters}
+        return {**self._algorithm.counters(), **self._work.counters(), **self.loop_counters}
 
     def _count_since_begin(self, counters: Counters) -> Counters:
         """Return the counts of the epoch from the present counters.

@@ -52,6 +52,8 @@ class Batch(NamedTuple):
     """(num_events,) int64."""
     weights: Tensor
     """(num_events,) event weight times class weight."""
+    spectators: Tensor | None = None
+    """(num_events, num_spectators) columns that the loss needs beside the inputs; None for none."""
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
@@ -74,6 +76,8 @@ class Rows(NamedTuple):
     """(num_rows,) event weight times class weight."""
     lengths: NDArray[np.int64] | None = None
     """(num_rows,) number of particles of each event, in host memory; None without particles."""
+    spectators: Tensor | None = None
+    """(num_rows, num_spectators) columns that the loss needs beside the inputs; None for none."""
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
         """Return copies of the rows with these numbers, in this order.
@@ -88,8 +92,12 @@ class Rows(NamedTuple):
                 inputs.append(_select_particles(column, indices, longest))
             else:
                 inputs.append(column.index_select(0, indices))
+        spectators = None
+        if self.spectators is not None:
+            spectators = self.spectators.index_select(0, indices)
         labels = self.labels.index_select(0, indices)
-        return Batch(tuple(inputs), labels, self.weights.index_select(0, indices))
+        weights = self.weights.index_select(0, indices)
+        return Batch(tuple(inputs), labels, weights, spectators)
 
     def batches(self, rows: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[Batch]:
         """Return the rows with these numbers, in this order, as batches of these sizes.
@@ -98,12 +106,14 @@ class Rows(NamedTuple):
         """
         if self.lengths is None:
             # All rows are copied at once, and the batches are views of this copy.
-            inputs, labels, weights = self.batch(rows)
-            columns = [
-                column.split_with_sizes(list(sizes)) for column in (*inputs, labels, weights)
-            ]
-            for *batch_inputs, batch_labels, batch_weights in zip(*columns, strict=True):
-                yield Batch(tuple(batch_inputs), batch_labels, batch_weights)
+            copied = self.batch(rows)
+            columns = [*copied.inputs, copied.labels, copied.weights]
+            if copied.spectators is not None:
+                columns.append(copied.spectators)
+            num_inputs = len(copied.inputs)
+            pieces = [column.split_with_sizes(list(sizes)) for column in columns]
+            for batch_columns in zip(*pieces, strict=True):
+                yield Batch(batch_columns[:num_inputs], *batch_columns[num_inputs:])
             return
         # Each batch is a copy of its own, since particles are large and longest events differ.
         for start, stop in pairwise(accumulate(sizes, initial=0)):
@@ -118,6 +128,8 @@ class Rows(NamedTuple):
         self.weights[start:stop] = rows.weights
         if self.lengths is not None and rows.lengths is not None:
             self.lengths[start:stop] = rows.lengths
+        if self.spectators is not None and rows.spectators is not None:
+            self.spectators[start:stop] = rows.spectators
 
 
 def event_shape(name: str, max_particles: int) -> tuple[int, ...]:
@@ -175,6 +187,8 @@ class BatchLayout:
     device: torch.device
     max_particles: int = MAX_PARTICLES
     """Rows of a particle matrix."""
+    spectators: tuple[str, ...] = ()
+    """Names of columns that the loss needs beside the inputs."""
 
     @classmethod
     def for_inputs(
@@ -184,6 +198,7 @@ class BatchLayout:
         *,
         dtype: torch.dtype,
         device: torch.device | str,
+        spectators: Sequence[str] = (),
     ) -> Self:
         """Make the layout for some inputs of a dataset.
 
@@ -204,15 +219,16 @@ class BatchLayout:
             dtype,
             torch.device(device),
             dataset.max_particles,
+            tuple(spectators),
         )
 
     @property
     def fields(self) -> list[str]:
-        """Columns to read: inputs, number of particles where there are any, label, weight."""
+        """Columns to read, each once: inputs, number of particles, label, weight, spectators."""
         fields = list(self.inputs)
         if "particles" in fields and "num_particles" not in fields:
             fields.append("num_particles")
-        return [*fields, "label", "weight"]
+        return list(dict.fromkeys([*fields, "label", "weight", *self.spectators]))
 
     @property
     def _columns(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
@@ -237,7 +253,11 @@ class BatchLayout:
             tensors.append(torch.from_numpy(array).to(self.device, dtype).view(-1, *shape))
         *inputs, labels, weights = tensors
         lengths = columns["num_particles"].astype(np.int64) if "particles" in self.inputs else None
-        return Rows(tuple(inputs), labels, weights, lengths)
+        rows = Rows(tuple(inputs), labels, weights, lengths)
+        if not self.spectators:
+            return rows
+        spectators = np.column_stack([columns[name] for name in self.spectators])
+        return rows._replace(spectators=torch.from_numpy(spectators).to(self.device, self.dtype))
 
     def allocate(self, num_rows: int) -> Rows:
         """Return memory for some rows, with undefined content.
@@ -248,7 +268,11 @@ class BatchLayout:
             self._allocate_tensor((num_rows, *shape), dtype) for _, dtype, shape in self._columns
         ]
         lengths = np.empty(num_rows, dtype=np.int64) if "particles" in self.inputs else None
-        return Rows(tuple(inputs), labels, weights, lengths)
+        rows = Rows(tuple(inputs), labels, weights, lengths)
+        if not self.spectators:
+            return rows
+        spectators = self._allocate_tensor((num_rows, len(self.spectators)), self.dtype)
+        return rows._replace(spectators=spectators)
 
     def _allocate_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if self.device.type == "cpu":

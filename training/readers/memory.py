@@ -79,10 +79,13 @@ class MemoryRows:
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        spectators: Sequence[str] = (),
     ) -> Self:
         """Read a whole split; the arguments are those of `training.readers.reader.open_reader`."""
         require_no_pickled_schema(dataset)
-        layout = BatchLayout.for_inputs(dataset, inputs, dtype=dtype, device=device)
+        layout = BatchLayout.for_inputs(
+            dataset, inputs, dtype=dtype, device=device, spectators=spectators
+        )
         memory = cls.lazy(dataset, split, layout, seed=seed)
         # Ranges of no rows still make their row groups be read.
         all_groups = [RowRange(group, 0, 0) for group in range(len(memory.group_rows))]

@@ -46,12 +46,14 @@ def open_reader(
     seed: int,
     device: torch.device | str = "cpu",
     owned_rows: OwnedRows | None = None,
+    spectators: Sequence[str] = (),
 ) -> Reader:
     """Open a reader of the training and validation split of a dataset.
 
     `inputs`: columns that the model takes, from `hlf`, `particles` and `num_particles`. `kind`:
     `petastorm` reads the files in every epoch; `arrow` reads each row group once and holds it in
     memory, on `device`. `owned_rows`: rows of each row group to train on; None: all.
+    `spectators`: further columns of numbers, which the loss needs beside the inputs.
 
     Raises:
         DamagedDatasetError: A file is missing or no Parquet file, or the dataset has petastorm's
@@ -59,7 +61,9 @@ def open_reader(
         TrainingError: The dataset does not fit into memory.
     """
     require_no_pickled_schema(dataset)
-    layout = BatchLayout.for_inputs(dataset, inputs, dtype=dtype, device=device)
+    layout = BatchLayout.for_inputs(
+        dataset, inputs, dtype=dtype, device=device, spectators=spectators
+    )
     if kind == "arrow":
         train = MemoryRows.lazy(dataset, "train", layout, seed=seed)
         val = MemoryRows.lazy(dataset, "val", layout, seed=seed)

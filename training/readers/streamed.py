@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from features.columns import INPUT_COLUMNS
+from features.columns import COLUMNS, INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.matrices import model_inputs, required_columns
 from features.schema import features_schema
@@ -169,10 +169,13 @@ def _join(batches: Sequence[Batch]) -> Batch:
         return batches[0]
     inputs_of_batches = [batch.inputs for batch in batches]
     input_columns = zip(*inputs_of_batches, strict=True)
+    spectators = [batch.spectators for batch in batches if batch.spectators is not None]
+    joined_spectators = torch.cat(spectators) if spectators else None
     return Batch(
         tuple(torch.cat(_pad_to_longest(column)) for column in input_columns),
         torch.cat([batch.labels for batch in batches]),
         torch.cat([batch.weights for batch in batches]),
+        joined_spectators,
     )
 
 
@@ -237,6 +240,7 @@ def _read_with_petastorm(
     files = dataset.files(split)
     group_rows = [group.rows for group in dataset.splits[split]]
     shapes = {name: event_shape(name, dataset.max_particles) for name in fields}
+    attributes = _attribute_names(fields)
     # Path.as_uri would write a space as %20, which petastorm takes literally.
     urls = [f"file://{path_to_fs(files[group])[1]}" for group in groups]
     with (
@@ -260,7 +264,10 @@ def _read_with_petastorm(
                 delivered = next(reader, None)
                 if delivered is None and not is_last_try:
                     return
-                columns: Columns = {name: getattr(delivered, name, np.empty(0)) for name in fields}
+                columns: Columns = {
+                    name: getattr(delivered, attribute, np.empty(0))
+                    for name, attribute in attributes.items()
+                }
                 counts = {len(column) for column in columns.values()}
                 if counts != {group_rows[group]}:
                     raise ValueError(
@@ -277,21 +284,40 @@ def transform_spec(fields: Sequence[str], max_particles: int) -> Any:
     column of more dimensions.
     """
     columns = required_columns(fields)
-    schema = pa.schema([features_schema().field(name) for name in columns])
+    attributes = _attribute_names(fields)
+    # The user's columns are whole or real numbers; float64 holds both.
+    passed_through = [name for name, attribute in attributes.items() if attribute != name]
+    user_fields = [pa.field(name, pa.float64()) for name in passed_through]
+    schema = features_schema(user_fields)
+    schema = pa.schema([schema.field(name) for name in columns])
 
     def transform(frame: pd.DataFrame) -> pd.DataFrame:
         table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
         inputs = model_inputs(table, fields, max_particles=max_particles)
-        return pd.DataFrame({name: _to_series(array) for name, array in inputs.items()})
+        return pd.DataFrame({attributes[name]: _to_series(array) for name, array in inputs.items()})
 
-    edited_fields: list[tuple[str, type, tuple[int], bool]] = []
+    edited_fields: list[tuple[str, type, tuple[int, ...], bool]] = []
     for name in fields:
         shape = event_shape(name, max_particles)
         if shape:
             number_type = np.dtype(INPUT_COLUMNS[name].dtype).type
             edited_fields.append((name, number_type, (math.prod(shape),), False))
-    removed_fields = [name for name in columns if name not in fields]
+        elif attributes[name] != name:
+            edited_fields.append((attributes[name], np.float64, (), False))
+    removed_fields = [name for name in columns if name not in attributes.values()]
     return TransformSpec(transform, edit_fields=edited_fields, removed_fields=removed_fields)
+
+
+def _attribute_names(fields: Sequence[str]) -> dict[str, str]:
+    """Return the names that petastorm gives to some fields, which it makes attributes.
+
+    Names of the user's columns may hold any character, such as dots, so they get others.
+    """
+    names: dict[str, str] = {}
+    for index, name in enumerate(fields):
+        is_ours = name in INPUT_COLUMNS or name in COLUMNS
+        names[name] = name if is_ours else f"column_{index}"
+    return names
 
 
 def _to_series(array: NDArray[Any]) -> pd.Series[Any]:

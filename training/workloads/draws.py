@@ -90,7 +90,7 @@ class Draws:
             return batch
         images, *other_inputs = batch.inputs
         augmented = self._augmentation.apply(images, self._rng)
-        return Batch((augmented, *other_inputs), batch.labels, batch.weights)
+        return Batch((augmented, *other_inputs), batch.labels, batch.weights, batch.spectators)
 
     def state(self) -> dict[str, Any]:
         """Return the position in the stream, in plain values."""

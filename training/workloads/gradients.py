@@ -15,13 +15,14 @@ from training.flat_model import FlatModel
 from training.readers.batch import Batch
 from training.transports.basics import Vector
 from training.transports.transport import Transport
+from training.workloads.decorrelation import Decorrelation
 
 
 class Sums(NamedTuple):
     """Weighted sums over events, which add up over batches and ranks."""
 
     loss: float = 0.0
-    """Sum of weight times cross-entropy."""
+    """Sum of weight times cross-entropy, and of the weight of a batch times its further term."""
     weight: float = 0.0
     """Sum of the weights."""
     correct: float = 0.0
@@ -78,6 +79,23 @@ def compute_sums(logits: Tensor, labels: Tensor, weights: Tensor) -> Sums:
     return Sums(loss, weight, correct, len(labels))
 
 
+def compute_batch_sums(
+    logits: Tensor, batch: Batch, decorrelation: Decorrelation | None = None
+) -> Sums:
+    """Return the sums over the events of a batch, with the further term of the loss if any.
+
+    Args:
+        logits: (num_events, num_classes) of the batch.
+        batch: The events.
+        decorrelation: The further term; None for the cross-entropy alone.
+    """
+    sums = compute_sums(logits, batch.labels, batch.weights)
+    if decorrelation is None:
+        return sums
+    term = float(decorrelation.term(logits, batch))
+    return sums._replace(loss=sums.loss + term * sums.weight)
+
+
 async def reduce_sums(sums: Sums, transport: Transport) -> Sums:
     """Return the sums over the events of all workers, which call this together."""
     vector = np.array(sums, dtype=np.float64)
@@ -94,12 +112,15 @@ class Gradients(Protocol):
 
     #: Whether it runs the network's `forward`, which may draw random numbers from torch.
     runs_forward: bool
+    #: Number of batches whose loss had a further term above 0.
+    num_decorrelated: int = 0
 
     def compute(self, batch: Batch) -> None:
         """Compute the gradient of the mean weighted loss of a batch, and write it into the model.
 
-        The mean divides by the number of events. The weights are 1 on average, but may add up to 0
-        in a batch. The batch is added to the sums.
+        A further term of the loss is added to this mean. The mean divides by the number of events.
+        The weights are 1 on average, but may add up to 0 in a batch. The batch is added to the
+        sums.
         """
 
     def running_sums(self) -> Sums:
@@ -109,10 +130,15 @@ class Gradients(Protocol):
         """Return the sums so far, and reset them."""
 
 
-def make_gradients(model: FlatModel) -> Gradients:
-    """Choose compiled code if it knows the network, else torch's backpropagation."""
+def make_gradients(model: FlatModel, decorrelation: Decorrelation | None = None) -> Gradients:
+    """Choose compiled code if it knows network and loss, else torch's backpropagation.
+
+    Compiled code knows the cross-entropy alone. `decorrelation`: a further term; None for none.
+    """
     engine = compiled_engine(model.module)
-    return TorchGradients(model) if engine is None else CompiledGradients(model, engine)
+    if engine is None or decorrelation is not None:
+        return TorchGradients(model, decorrelation)
+    return CompiledGradients(model, engine)
 
 
 class CompiledGradients(Gradients):
@@ -152,12 +178,17 @@ class CompiledGradients(Gradients):
 
 
 class TorchGradients(Gradients):
-    """Gradients by backpropagation."""
+    """Gradients by backpropagation.
+
+    `decorrelation`: a further term of the loss; None for the cross-entropy alone.
+    """
 
     runs_forward = True
 
-    def __init__(self, model: FlatModel) -> None:
+    def __init__(self, model: FlatModel, decorrelation: Decorrelation | None = None) -> None:
         self._model = model
+        self._decorrelation = decorrelation
+        self.num_decorrelated = 0
         self._unsummed: list[tuple[Tensor, Tensor, Tensor]] = []
         """Logits, labels and weights of the last batches, which `_sums` lacks."""
         self._sums = Sums()
@@ -167,10 +198,20 @@ class TorchGradients(Gradients):
         self._model.zero_gradient()
         logits = self._model.module(*batch.inputs)
         losses = weighted_losses(logits, batch.labels, batch.weights)
-        (losses.sum() / len(batch)).backward()
+        loss = losses.sum() / len(batch)
+        if self._decorrelation is not None:
+            term = self._decorrelation.term(logits, batch)
+            loss = loss + term
+            self._add_term(float(term.detach()), batch)
+        loss.backward()
         self._unsummed.append((logits.detach(), batch.labels, batch.weights))
         if len(self._unsummed) == _STEPS_AT_ONCE:
             self._sum_up()
+
+    def _add_term(self, term: float, batch: Batch) -> None:
+        """Add the further term of a batch to the sums, which its weight makes part of the mean."""
+        self.num_decorrelated += term > 0
+        self._sums = self._sums.combine(Sums(loss=term * float(batch.weights.double().sum())))
 
     @override
     def running_sums(self) -> Sums:

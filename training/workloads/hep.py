@@ -19,6 +19,7 @@ from training.readers.reader import Reader, open_reader
 from training.readers.sharding import OwnedRows
 from training.readers.skew import read_labels
 from training.settings import TrainSettings
+from training.workloads.decorrelation import Decorrelation
 from training.workloads.workload import Split, Workload, network_dtype
 
 
@@ -61,14 +62,26 @@ class HepEvents(Workload):
             seed=settings.seed,
             device=device,
             owned_rows=owned_rows,
+            spectators=_spectators(settings),
         )
 
     @override
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
         inputs = self._spec.settings.inputs
         return MemoryRows.load(
-            self.dataset, split, inputs, dtype=network_dtype(settings), seed=settings.seed
+            self.dataset,
+            split,
+            inputs,
+            dtype=network_dtype(settings),
+            seed=settings.seed,
+            spectators=_spectators(settings),
         )
+
+    @override
+    def decorrelation(self, settings: TrainSettings) -> Decorrelation | None:
+        if settings.decorrelate is None:
+            return None
+        return Decorrelation.from_settings(settings.decorrelate, self.dataset.classes)
 
     @override
     def labels(self, settings: TrainSettings) -> NDArray[np.int64]:
@@ -81,3 +94,8 @@ class HepEvents(Workload):
     @override
     def load(self, folder: Path) -> nn.Module:
         return load_model(folder)[0]
+
+
+def _spectators(settings: TrainSettings) -> list[str]:
+    """Return the columns that the loss needs beside the inputs of the network."""
+    return [] if settings.decorrelate is None else settings.decorrelate.columns

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from typing_extensions import override
 
-from training.algorithms.base import VectorModel
+from training.algorithms.base import Counters, VectorModel
 from training.flat_model import FlatModel, ModelState
 from training.readers.batch import Batch
 from training.readers.reader import Reader
 from training.readers.sharding import Assignment
 from training.transports.basics import Vector
+from training.workloads.decorrelation import Decorrelation
 from training.workloads.draws import Draws
-from training.workloads.gradients import Sums, compute_sums, make_gradients
+from training.workloads.gradients import Sums, compute_batch_sums, make_gradients
 
 
 class ValidationPart(NamedTuple):
@@ -54,6 +55,10 @@ class Work(Protocol):
     def running_sums(self) -> Sums:
         """Return the sums over the batches since `pop_sums`, without resetting them."""
 
+    def counters(self) -> Counters:
+        """Return how often each action of the loss happened since the start, by name."""
+        return {}
+
     def buffers(self) -> Vector:
         """Return a copy of the buffers of this worker's network, (num_buffers,) float64.
 
@@ -79,20 +84,28 @@ class Work(Protocol):
 class ReaderWork(Work):
     """Work on the batches of a reader.
 
-    `draws`: the random numbers of the steps. `alive`: called within long work.
+    `draws`: the random numbers of the steps. `alive`: called within long work. `decorrelation`: a
+    further term of the loss, of training and validation; None for the cross-entropy alone.
     """
 
     model: FlatModel
 
     def __init__(
-        self, model: FlatModel, reader: Reader, *, draws: Draws, alive: Callable[[], None]
+        self,
+        model: FlatModel,
+        reader: Reader,
+        *,
+        draws: Draws,
+        alive: Callable[[], None],
+        decorrelation: Decorrelation | None = None,
     ) -> None:
         self.model = model
         self._reader = reader
         self._report_alive = alive
         self._batches: Iterator[Batch] = iter(())
         self._batch: Batch
-        self._gradients = make_gradients(model)
+        self._gradients = make_gradients(model, decorrelation)
+        self._decorrelation = decorrelation
         self._draws = draws
 
     @override
@@ -123,6 +136,12 @@ class ReaderWork(Work):
         return self._gradients.running_sums()
 
     @override
+    def counters(self) -> Counters:
+        if self._decorrelation is None:
+            return {}
+        return {"decorrelated_steps": self._gradients.num_decorrelated}
+
+    @override
     def buffers(self) -> Vector:
         return self.model.buffers()
 
@@ -142,7 +161,7 @@ class ReaderWork(Work):
             for batch in self._reader.val_batches(rank=part.part_index, world_size=part.num_parts):
                 self._report_alive()
                 logits = network(*batch.inputs)
-                sums = sums.combine(compute_sums(logits, batch.labels, batch.weights))
+                sums = sums.combine(compute_batch_sums(logits, batch, self._decorrelation))
         network.train()
         self.model.load(trained_state)
         return sums

@@ -12,11 +12,13 @@ from torch import nn
 
 from hep_core.atomic_files import new_file
 from models.errors import SavedModelError
+from training.errors import ColumnError
 from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.reader import Reader
 from training.readers.sharding import OwnedRows
 from training.readers.skew import DirichletPartition
 from training.settings import TrainSettings
+from training.workloads.decorrelation import Decorrelation
 from training.workloads.draws import Augmentation
 
 Split = Literal["train", "val", "test"]
@@ -24,7 +26,11 @@ _WEIGHTS: Final = "weights.pt"
 
 
 class Workload(Protocol):
-    """Rows, network and augmentation of a run. The loss is the weighted cross-entropy for all."""
+    """Rows, network and augmentation of a run.
+
+    The loss is the weighted cross-entropy for all, with the term of `decorrelation` if there is
+    one.
+    """
 
     augmentation: Augmentation | None = None
     """Changes the images of each training batch; None for no change."""
@@ -60,6 +66,19 @@ class Workload(Protocol):
             world_size=world_size,
             alpha=settings.skew.dirichlet,
             seed=settings.seed,
+        )
+
+    def decorrelation(self, settings: TrainSettings) -> Decorrelation | None:
+        """Return the further term of the loss by `train.decorrelate`; None without.
+
+        Raises:
+            ColumnError: The rows have no such columns or classes.
+        """
+        if settings.decorrelate is None:
+            return None
+        raise ColumnError(
+            "train.decorrelate needs rows with named columns, which only collision events have. "
+            "Leave it out."
         )
 
     def reader(

@@ -16,6 +16,7 @@ from pipeline.runs.code_meaning import ROOT
 
 SAMPLES: list[dict[str, Any]] = MINIMAL["samples"]
 SHIFTED: dict[str, Any] = {"systematics": {"jet_scale": 0.02}}
+DECORRELATE: dict[str, Any] = {"from": ["lepton_pt"], "strength": 10, "classes": ["QCD"]}
 WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
 
 
@@ -150,6 +151,35 @@ def test_a_key_without_effect_beside_the_others_is_refused(
             {"train": {"workers": 2}, "train_by_network": {"hlf": {"algorithm": "sgd"}}},
             "train_by_network.hlf.*ar-sgd",
         ),
+        (
+            {"train": {"decorrelate": DECORRELATE | {"from": ["lepton_tp"]}}},
+            "decorrelate.from: there is no column 'lepton_tp'. Did you mean 'lepton_pt'?",
+        ),
+        (
+            {"train": {"decorrelate": DECORRELATE | {"from": ["label"]}}},
+            "decorrelate.from: the label is what the network learns",
+        ),
+        (
+            {
+                "features": {"particles": False},
+                "train_by_network": {
+                    "hlf": {"decorrelate": DECORRELATE | {"from": ["num_particles"]}}
+                },
+            },
+            "decorrelate.from: there is no column 'num_particles'",
+        ),
+        (
+            {"train": {"decorrelate": DECORRELATE | {"classes": ["qcd"]}}},
+            "decorrelate.classes: there is no class 'qcd'. There are: QCD",
+        ),
+        (
+            {"train": {"decorrelate": DECORRELATE | {"signal": ["ttbar", "Z"]}}},
+            "decorrelate.signal: there is no class 'Z'",
+        ),
+        (
+            {"train": {"decorrelate": DECORRELATE | {"signal": MINIMAL["classes"]}}},
+            "decorrelate.signal: leave a class for the background",
+        ),
         ({"evaluate": {"signal": "ttbra"}}, "there is no class 'ttbra'. Did you mean 'ttbar'?"),
         ({"evaluate": {"signal": ["ttbar", "WJets"]}}, "there is no class 'WJets'"),
         ({"evaluate": {"signal": ["QCD", "ttbar", "W+jets"]}}, "leave one for the background"),
@@ -161,6 +191,22 @@ def test_sections_that_do_not_fit_each_other_are_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         Config.model_validate({**MINIMAL, **settings})
+
+
+def test_features_and_branches_may_be_decorrelated_from() -> None:
+    columns = ["lepton_pt", "num_particles", "Jet.Mass"]
+    settings = {
+        **MINIMAL,
+        "ingest": {"pass_through": ["Jet.Mass"]},
+        "train": {"decorrelate": DECORRELATE | {"from": columns}},
+    }
+
+    training = Config.model_validate(settings).trainings_of("hlf")["hlf"]
+
+    assert training.decorrelate is not None
+    assert training.decorrelate.columns == columns
+    # Without a key of its own, the signal is that of the evaluation.
+    assert training.decorrelate.signals == ["ttbar"]
 
 
 TAKEN_COLUMNS = {
