@@ -13,6 +13,7 @@ from models.evaluation.data_figures import data_labels, plot_overlays
 from models.evaluation.discriminant_figure import plot_discriminant
 from models.evaluation.evaluated_model import EvaluatedModel
 from models.evaluation.evaluation_task import ALL_BACKGROUNDS, EvaluationTask
+from models.evaluation.independence_figure import plot_independence
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import Save
@@ -53,6 +54,8 @@ def plot_model(
         drawn["efficiencies"] = figures.plot_efficiencies(
             numbers["efficiency_against"], task.signal.description, points[0], labels
         )
+    if independence := numbers.get("independence"):
+        drawn["independence"] = plot_independence(independence, task.signal.description, labels)
     if history := model.candidate.history:
         drawn["learning_curve"] = figures.plot_learning_curve(history, labels)
     # Plugins draw figures of their own.

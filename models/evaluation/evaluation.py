@@ -26,6 +26,12 @@ from models.evaluation.evaluation_json import (
 )
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.importance import importance, num_predicted, sampled_events
+from models.evaluation.independence import (
+    Cut,
+    columns_beside,
+    measure_independence,
+    present_columns,
+)
 from models.evaluation.measurements import measurable_events, measure, only_finite, replicas_of
 from models.evaluation.scored_events import ScoredEvents, mixing_factors
 from models.evaluation.style import Save, saving_in_processes
@@ -127,6 +133,7 @@ def evaluate(
             model.numbers["not_measurable"] = [*unmeasured, *model.numbers["not_measurable"]]
             model.numbers.update(_importance(model, test_files, task, progress))
             model.numbers.update(_trainings(model, test_files, task, progress))
+            model.numbers.update(_independence(model, predictions, replicas, task))
             model.numbers.update(_variations(model, predictions, shifted or {}, test_files, task))
             progress.show(f"drawing {candidate.name}")
             plot_model(model, train, task, folder / "plots", save)
@@ -176,12 +183,14 @@ def _predict_test(
 ) -> pa.Table:
     """Predict the test events, and write the predictions into the folder of the model.
 
-    The returned table also holds the high-level features (`hlf`), which the files leave out.
+    The returned table also holds the high-level features (`hlf`), and what the measurements need
+    besides, which the files leave out.
     """
     on_events = progress.counter(f"predicting with {candidate.name}")
-    predictions = predict(candidate.model, files, also=["hlf"], on_events=on_events)
+    measured_inputs = ["hlf", *columns_beside(task)]
+    predictions = predict(candidate.model, files, also=measured_inputs, on_events=on_events)
     # The features are needed for the measurements, not in the files.
-    written = predictions.drop_columns(["hlf"])
+    written = predictions.drop_columns(measured_inputs)
     write_parquet(written, task.classes, folder / "predictions.parquet")
     write_root(written, task.classes, folder / "predictions.root")
     return predictions
@@ -254,6 +263,34 @@ def _with_shifted_inputs(
     table = predict(model.candidate.model, files, instead={"hlf": inputs})
     probabilities = column_array(table, "probability").astype(np.float64)
     return EventVariation(model.test.weights, probabilities, is_selected)
+
+
+def _independence(
+    model: EvaluatedModel, predictions: pa.Table, replicas: Replicas, task: EvaluationTask
+) -> dict[str, Any]:
+    """Measure whether the score depends on the columns of the task; see `measure_independence`.
+
+    The result is part of the numbers of the model, with a sentence about each column that the
+    events lack; it is empty if the task names no columns.
+    """
+    if not task.independent_of:
+        return {}
+    cuts = [
+        Cut(point["wanted"], point["threshold"])
+        for point in model.numbers["working_points"]
+        if point["measurable"]
+    ]
+    numbers = measure_independence(predictions, model.measured, replicas, task, cuts)
+    present = present_columns(predictions, task)
+    sentences = [
+        f"the dependence of the score on {name} is not measured: these events have no such column."
+        for name in task.independent_of
+        if name not in present
+    ]
+    return {
+        "independence": numbers,
+        "not_measurable": [*model.numbers["not_measurable"], *sentences],
+    }
 
 
 def _importance(

@@ -54,6 +54,10 @@ class EvaluationTask(NamedTuple):
     """Score above which no data are shown; None to show all."""
     unmeasured: frozenset[int] = frozenset()
     """Classes whose test events measure nothing; no number counts them."""
+    independent_of: Sequence[str] = ()
+    """Columns of which the score shall be independent; see `models.evaluation.independence`."""
+    independent_within: Sequence[int] = ()
+    """Classes within which it shall be independent of them, by label."""
 
     @property
     def measured_labels(self) -> list[int]:

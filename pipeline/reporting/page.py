@@ -84,6 +84,12 @@ _OF_MODEL: Final = {
         "Efficiency of each class at the first measurable working point against kinematics; the "
         "first and last bin hold what lies beyond."
     ),
+    "independence": (
+        "Efficiency of the working points within a class against the columns of "
+        "`train.decorrelate`, in bins of nearly equal numbers of events; the last bin holds all "
+        "beyond. p is of a chi-square test of a flat efficiency. dCorr² is the squared distance "
+        "correlation of score and column, of at most 2,000 events."
+    ),
 }
 #: Captions of figures of the grid search, by the name of the file.
 _GRIDSEARCH: Final = {
@@ -157,6 +163,7 @@ def _template() -> Template:
         "rate": summary.rate,
         "rejection": inverse_with_interval,
         "share": _share,
+        "independence_rows": summary.independence_rows,
         "shifts": summary.shifts,
         "spread": summary.spread,
         "thousands": "{:,}".format,

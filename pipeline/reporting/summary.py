@@ -292,6 +292,31 @@ def shifts(run: Mapping[str, Any], variation_type: str) -> list[tuple[str, float
     return rows
 
 
+def independence_rows(run: Mapping[str, Any]) -> list[list[str]]:
+    """List, as texts, how the score of a model depends on the columns of `train.decorrelate`.
+
+    Returns:
+        For each column and class: their names, dCorr² with its error, its mean for an independent
+        score, and the p-value of a flat efficiency at each working point, `-` without.
+    """
+    rows = []
+    for column, by_class in run.get("independence", {}).items():
+        for class_name, numbers in by_class.items():
+            correlation = numbers["distance_correlation"]
+            independent = _significant(correlation["independent"])
+            p_values = {point["wanted"]: point["p_value"] for point in numbers["points"]}
+            points = [
+                _significant(p_values.get(point["wanted"])) for point in run["working_points"]
+            ]
+            rows.append([column, class_name, estimate(correlation), independent, *points])
+    return rows
+
+
+def _significant(number: float | None) -> str:
+    """Return a number with two digits; `-` for None."""
+    return "-" if number is None else f"{number:.2g}"
+
+
 def _shift(shift: Mapping[str, float] | None) -> str:
     r"""Return a shift in percentage points with its error, as text; `-` if there is none.
 

@@ -68,8 +68,8 @@ class Evaluate(Stage):
     def config_items(self, config: Config) -> dict[str, Any]:
         """Return the config values that the evaluation depends on, by dotted key.
 
-        These are the section `evaluate`, what normalises the samples, the seed, and the texts of
-        the section `report` that stand on plots.
+        These are the section `evaluate`, what normalises the samples, the seed, the columns and
+        classes of `train.decorrelate`, and the texts of the section `report` that stand on plots.
         """
         items = flat_items(config.report, "report")
         del items["report.title"], items["report.rates_note"]
@@ -86,6 +86,9 @@ class Evaluate(Stage):
             error = sample.cross_section_error_pb
             items[f"samples.{sample.name}.cross_section_error_pb"] = error
         items["train.seed"] = config.train.seed
+        columns, classes = config.decorrelated()
+        if columns:
+            items["train.decorrelate"] = {"from": columns, "classes": classes}
         return items
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:

@@ -71,6 +71,7 @@ def make_task(
         # From the rates at one luminosity to the events of another.
         scale = selection.integrated_luminosity / _luminosity_of_rates(config, selection)
         expected_events = {label: rates.of_class(label) * scale for label in range(len(classes))}
+    decorrelated_columns, decorrelated_classes = config.decorrelated()
     return EvaluationTask(
         classes=classes,
         signals=[classes.index(name) for name in config.signals],
@@ -85,6 +86,8 @@ def make_task(
         uncertainty=config.evaluate.background_uncertainty,
         blind_above=None if config.evaluate.unblind else config.evaluate.blind_above,
         edges=kinematic_edges(selection.min_lepton_pt, selection.max_lepton_abs_eta),
+        independent_of=decorrelated_columns,
+        independent_within=[classes.index(name) for name in decorrelated_classes],
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from models.evaluation.rounding import inverse_with_interval, with_interval
-from pipeline.reporting.summary import estimate, shifts, spread
+from pipeline.reporting.summary import estimate, independence_rows, shifts, spread
 from pipeline.terminal.grid import Grid
 
 #: Explains the last rows of a table of shifts.
@@ -24,6 +24,7 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
         _background_points(metrics),
         *_expected_tables(metrics),
         _trainings(metrics),
+        _independence(metrics),
         _variations_table(metrics, "weights"),
         _variations_table(metrics, "systematics"),
     ]
@@ -150,6 +151,22 @@ def _trainings(metrics: Mapping[str, Any]) -> Grid:
             area_cells = [spread(trainings["auc"][name]) for name in areas]
             count, accuracy = str(trainings["count"]), spread(trainings["accuracy"])
             table.add_row(model, count, accuracy, *area_cells)
+    return table
+
+
+def _independence(metrics: Mapping[str, Any]) -> Grid:
+    """Make a table of how the scores depend on the columns of `train.decorrelate`."""
+    first = next(iter(metrics["runs"].values()))
+    points = [f"p at {_wanted(point)}" for point in first["working_points"]]
+    table = Grid(
+        *("model", "column", "class", "dCorr²", "if independent", *points),
+        keys=3,
+        title="distance correlation of score and column within a class, and p of a flat efficiency",
+        caption="-: too few events",
+    )
+    for model, run in metrics["runs"].items():
+        for row in independence_rows(run):
+            table.add_row(model, *row)
     return table
 
 

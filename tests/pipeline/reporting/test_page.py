@@ -109,6 +109,27 @@ def test_the_contents_lead_to_every_section(
     assert set(targets) <= set(re.findall(r'id="([^"]+)"', html))
 
 
+def test_the_page_says_how_the_scores_depend_on_columns(tmp_path: Path) -> None:
+    versions = example_versions(tmp_path)
+    run = counters(versions, "evaluate")["runs"]["hlf"]
+    wanted = run["working_points"][0]["wanted"]
+    run["independence"] = {
+        "lepton_pt": {
+            "QCD": {
+                "distance_correlation": {"value": 0.0312, "error": 0.0064, "independent": 0.00987},
+                "points": [{"wanted": wanted, "p_value": 0.0213}],
+            }
+        }
+    }
+
+    html = render(versions, REPORT, tmp_path / "card")
+
+    row = html.partition('<h3 id="independence">')[2].partition("</table>")[0]
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", row)
+    assert cells[:6] == ["hlf", "lepton_pt", "QCD", "0.031 ± 0.006", "0.0099", "0.021"]
+    assert set(cells[6:]) <= {"-"}
+
+
 def add_optional_results(versions: Versions) -> None:
     """Add results of some runs: trainings, firmware, importances, shifts, a second best model."""
     add_further_trainings(versions)

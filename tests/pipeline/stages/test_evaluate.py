@@ -27,6 +27,7 @@ from pipeline.runs.version import Version
 from pipeline.stages.evaluate import Evaluate, evaluate_models
 from pipeline.stages.evaluation_task import make_task, rates_of_run
 from pipeline.stages.shifted_events import shifted_test_events
+from training.settings import TrainSettings
 
 
 def finished_stages(folder: Path) -> dict[str, Version]:
@@ -303,3 +304,22 @@ def test_networks_predict_the_test_split_and_are_compared_with_the_training_spli
     assert options["train"] == dataset.files("train")
     assert options["reference"].folder == dataset.folder
     assert check.passed is (num_predicted == 6)
+
+
+def test_only_columns_and_classes_of_the_decorrelation_concern_the_evaluation(
+    tmp_path: Path,
+) -> None:
+    config = two_samples(tmp_path)
+
+    def with_strength(strength: float, column: str = "met") -> Config:
+        decorrelate = {"from": [column], "strength": strength, "classes": config.classes[:1]}
+        train = TrainSettings.model_validate({"decorrelate": decorrelate})
+        return config.model_copy(update={"train": train})
+
+    items = Evaluate().config_items(with_strength(1))
+
+    assert Evaluate().config_items(with_strength(2)) == items
+    assert Evaluate().config_items(with_strength(1, "ht")) != items
+    assert "train.decorrelate" not in Evaluate().config_items(config)
+    task = make_task(with_strength(1), config.classes, None, config.features, [])
+    assert (task.independent_of, task.independent_within) == (["met"], [0])

@@ -1,0 +1,243 @@
+"""Measures whether the score of the signal depends on columns of the events, within a class.
+
+The score of a model that was trained with `train.decorrelate` should not. The distance correlation
+is that of `training.workloads.distance_correlation`, whose module names the papers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import scipy
+from numpy.typing import NDArray
+
+from features.columns import NUM_PARTICLES, hlf_names
+from models.evaluation.bootstrap import Replicas, estimate
+from models.evaluation.curves import efficiency_against
+from models.evaluation.evaluation_task import EvaluationTask
+from models.evaluation.intervals import Floats, WeightSums
+from models.evaluation.scored_events import ScoredEvents
+from models.prediction import column_array
+
+#: Highest number of events of a class in a distance correlation, whose time and memory grow with
+#: the square. Rows are in random order, so the first ones are a random sample.
+MOST_EVENTS: Final = 2000
+#: Number of replicas in its error.
+_NUM_REPLICAS: Final = 200
+#: Highest number of bins of a column.
+_MOST_BINS: Final = 8
+#: Effective number of events that pass, and that fail, which a bin needs on average for the
+#: chi-square.
+_EVENTS_PER_BIN: Final = 5
+
+
+class Cut(NamedTuple):
+    """A cut on the score, at a working point."""
+
+    wanted: float
+    """Signal efficiency of the working point."""
+    threshold: float
+    """Score from which on events pass."""
+
+
+def measure_independence(
+    predictions: pa.Table,
+    events: ScoredEvents,
+    replicas: Replicas,
+    task: EvaluationTask,
+    cuts: Sequence[Cut],
+) -> dict[str, Any]:
+    """Measure how the score depends on the columns of the task, within the classes of the task.
+
+    Args:
+        predictions: The test events, with the columns.
+        events: The test events of the measurable classes.
+        replicas: Bootstrap replicas of these.
+        task: Names columns and classes.
+        cuts: Cuts on the score.
+
+    Returns:
+        By column and class: `distance_correlation`, with its error and its mean for an independent
+        score, and `points`, one for each cut, with the efficiency in bins of the column.
+    """
+    scores = task.score(events.probabilities)
+    is_measured = np.isin(predictions["label"].to_numpy(), task.measured_labels)
+    labels = [label for label in task.independent_within if label in task.measured_labels]
+    numbers: dict[str, Any] = {}
+    for name in present_columns(predictions, task):
+        values = column_values(predictions, name)[is_measured]
+        numbers[name] = {}
+        for label in labels:
+            in_class = events.labels == label
+            correlation = correlation_in_replicas(scores, values, replicas, label)
+            points = [
+                flatness(
+                    values[in_class], scores[in_class] >= cut.threshold, events.weights[in_class]
+                )
+                | cut._asdict()
+                for cut in cuts
+            ]
+            numbers[name][task.classes[label]] = {
+                "distance_correlation": correlation,
+                "points": points,
+            }
+    return numbers
+
+
+def columns_beside(task: EvaluationTask) -> list[str]:
+    """Return the inputs that the columns of the task need of a prediction, beside `hlf`."""
+    return [name for name in task.independent_of if name == NUM_PARTICLES.name]
+
+
+def present_columns(predictions: pa.Table, task: EvaluationTask) -> list[str]:
+    """Return the columns of the task that some events have."""
+    available = {*hlf_names(), *predictions.column_names}
+    return [name for name in task.independent_of if name in available]
+
+
+def column_values(predictions: pa.Table, name: str) -> Floats:
+    """Return a column of the events, (num_events,): a high-level feature, or one beside them."""
+    if name in hlf_names():
+        features = column_array(predictions, "hlf")
+        return np.asarray(features[:, hlf_names().index(name)], dtype=np.float64)
+    return column_array(predictions, name).astype(np.float64)
+
+
+def correlation_in_replicas(
+    scores: Floats, values: Floats, replicas: Replicas, label: int
+) -> dict[str, Any]:
+    """Measure dCorr² of the score and a column within a class, with its error from replicas.
+
+    A stratum holds the events of the class in one sample, and keeps its share of the class in each
+    replica. Events count by the size of their weight, as in the training.
+
+    Args:
+        scores: (num_events,).
+        values: (num_events,) the column.
+        replicas: The events with their random weights.
+        label: The class.
+
+    Returns:
+        `value` and `error`; `independent`, the mean of the value for independent columns, which
+        falls with the number of events; and `num_events`, those that count. The first three are NaN
+        if score or column is constant.
+    """
+    strata = replicas.strata_of_class(label)
+    num_in_class = sum(len(stratum.rows) for stratum in strata)
+    rows: list[NDArray[np.int64]] = []
+    shares: list[Floats] = []
+    for stratum in strata:
+        num_rows = math.ceil(len(stratum.rows) * min(1, MOST_EVENTS / num_in_class))
+        first_rows = stratum.rows[:num_rows]
+        random_weights = stratum.random_weights[stratum.groups[:num_rows], : 1 + _NUM_REPLICAS]
+        weights = np.abs(replicas.weights[first_rows])[:, None] * random_weights
+        rows.append(first_rows)
+        shares.append(stratum.fraction * weights / weights.sum(axis=0))
+    all_rows = np.concatenate(rows)
+    correlations, independent = _distance_correlations(
+        scores[all_rows], values[all_rows], np.concatenate(shares)
+    )
+    return {
+        **estimate(correlations)._asdict(),
+        "independent": independent,
+        "num_events": len(all_rows),
+    }
+
+
+def _distance_correlations(first: Floats, second: Floats, shares: Floats) -> tuple[Floats, float]:
+    """Compute dCorr² of two columns for several weightings of the events.
+
+    Args:
+        first: (num_events,).
+        second: (num_events,).
+        shares: (num_events, num_weightings) share of each event in the sum of weights.
+
+    Returns:
+        (num_weightings,) dCorr², and its mean for independent columns with the first weighting:
+        E|x - x'| E|y - y'| times the sum of squared shares, over the root of the variances
+        (Székely, Rizzo, Bakirov 2007, theorem 5). Both are NaN if a column is constant.
+    """
+    first_distances = np.abs(np.subtract.outer(first, first))
+    second_distances = np.abs(np.subtract.outer(second, second))
+    if not (first_distances.any() and second_distances.any()):
+        return np.full(shares.shape[1], np.nan), math.nan
+    first_means, second_means = first_distances @ shares, second_distances @ shares
+
+    def covariance(
+        distances: Floats, means: Floats, other_distances: Floats, other_means: Floats
+    ) -> Floats:
+        """Compute dCov² of two columns, E[ab] - 2 E[a_i b_i] + E[a] E[b], for all weightings."""
+        mean_product = (shares * ((distances * other_distances) @ shares)).sum(axis=0)
+        mean_product_of_rows = (shares * means * other_means).sum(axis=0)
+        product_of_means = (shares * means).sum(axis=0) * (shares * other_means).sum(axis=0)
+        return np.asarray(mean_product - 2 * mean_product_of_rows + product_of_means)
+
+    first_variance = covariance(first_distances, first_means, first_distances, first_means)
+    second_variance = covariance(second_distances, second_means, second_distances, second_means)
+    scale = np.sqrt(first_variance * second_variance)
+    correlation = covariance(first_distances, first_means, second_distances, second_means) / scale
+    measured = shares[:, 0]
+    mean_distances = (measured @ first_means[:, 0]) * (measured @ second_means[:, 0])
+    return correlation, float(np.square(measured).sum() * mean_distances / scale[0])
+
+
+def flatness(values: Floats, passing: NDArray[np.bool_], weights: Floats) -> dict[str, Any]:
+    """Measure the efficiency of a cut in bins of a column, and test whether it is flat.
+
+    Args:
+        values: (num_events,) the column.
+        passing: (num_events,) whether each event passes the cut.
+        weights: (num_events,).
+
+    Returns:
+        `edges` of bins of nearly equal numbers of events, `efficiency` of each bin (None without
+        weight), and `chi_square`, `degrees_of_freedom` and `p_value` of equal efficiencies: for
+        weights of 1 Pearson's test, else with effective numbers of events. With too few events that
+        pass or fail, `edges` and `efficiency` are empty, and the others None.
+    """
+    efficiency = float(weights[passing].sum() / weights.sum())
+    num_effective, _ = WeightSums.of(weights).effective_events(1.0)
+    num_rarer = num_effective * min(efficiency, 1 - efficiency)
+    num_bins = min(_MOST_BINS, int(num_rarer / _EVENTS_PER_BIN))
+    edges = _edges(values, num_bins)
+    if len(edges) < 3:
+        empty: dict[str, Any] = {"edges": [], "efficiency": [], "chi_square": None}
+        return empty | {"degrees_of_freedom": None, "p_value": None}
+    shares = efficiency_against(values, passing, weights, edges)
+    bins = np.searchsorted(edges[1:-1], values, side="right")
+    chi_square, num_terms = 0.0, 0
+    for index, share in enumerate(shares):
+        if share is None:
+            continue
+        events_of_bin, _ = WeightSums.of(weights[bins == index]).effective_events(1.0)
+        variance = efficiency * (1 - efficiency) / events_of_bin
+        chi_square += (share.value - efficiency) ** 2 / variance
+        num_terms += 1
+    return {
+        "edges": edges.tolist(),
+        "efficiency": [None if share is None else share.as_json() for share in shares],
+        "chi_square": chi_square,
+        "degrees_of_freedom": num_terms - 1,
+        "p_value": float(scipy.stats.chi2.sf(chi_square, num_terms - 1)),
+    }
+
+
+def _edges(values: Floats, num_bins: int) -> Floats:
+    """Return edges of at most `num_bins` bins of nearly equal numbers of events.
+
+    A bin holds its lower edge, and the last one also its upper edge. Numbers that repeat, such as
+    those of jets, are never divided. There are fewer than three edges if one bin holds all.
+    """
+    if num_bins < 2:
+        return np.empty(0)
+    steps = np.arange(num_bins) / num_bins
+    lower_edges = np.unique(np.quantile(values, steps, method="lower"))
+    # A last bin of a single value is as wide as the bin below it.
+    end = values.max()
+    if end == lower_edges[-1] and len(lower_edges) > 1:
+        end = 2 * lower_edges[-1] - lower_edges[-2]
+    return np.append(lower_edges, end)

@@ -1,0 +1,233 @@
+"""Dependence of a score on columns: distance correlation, flat efficiencies, figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dcor
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from drawn_figures import data_outside_axes, legend_texts
+from evaluated_candidates import TASK, separable_dataset
+from networks import small_network, small_spec
+from scipy.stats import chi2_contingency
+
+from features.columns import hlf_names
+from models.evaluation import evaluation
+from models.evaluation.bootstrap import Replicas
+from models.evaluation.evaluation import evaluate
+from models.evaluation.independence import (
+    MOST_EVENTS,
+    column_values,
+    correlation_in_replicas,
+    flatness,
+)
+from models.evaluation.independence_figure import plot_independence
+from models.evaluation.style import PlotLabels
+from models.prediction import Candidate
+from models.saved_model import model_spec
+from training.workloads.distance_correlation import distance_correlation
+
+LABELS = PlotLabels("", "technical sample", 13, "hlf")
+
+
+def make_replicas(weights: np.ndarray, samples: np.ndarray | None = None) -> Replicas:
+    """Replicas of events of one class."""
+    if samples is None:
+        samples = np.full(len(weights), "qcd")
+    return Replicas(np.zeros(len(weights), np.int64), samples, weights, seed=1, num=300)
+
+
+def related_columns(num_events: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    column = rng.exponential(size=num_events)
+    return np.tanh(column - 1 + rng.normal(size=num_events)), column
+
+
+def test_the_value_is_that_of_the_loss_with_the_weights_of_the_events() -> None:
+    scores, values = related_columns(300, seed=1)
+    weights = np.random.default_rng(2).uniform(0.2, 3, 300)
+
+    measured = correlation_in_replicas(scores, values, make_replicas(weights), 0)
+
+    tensors = [torch.tensor(column) for column in (scores, values, weights)]
+    assert measured["value"] == pytest.approx(float(distance_correlation(*tensors)), abs=1e-12)
+    assert measured["num_events"] == 300
+
+
+def test_without_weights_the_value_is_that_of_dcor() -> None:
+    scores, values = related_columns(200, seed=3)
+
+    measured = correlation_in_replicas(scores, values, make_replicas(np.ones(200)), 0)
+
+    expected = float(dcor.distance_correlation_sqr(scores, values))
+    assert measured["value"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_error_is_the_spread_over_samples_of_events() -> None:
+    values, errors = [], []
+    for seed in range(60):
+        columns = related_columns(200, seed=seed)
+        measured = correlation_in_replicas(*columns, make_replicas(np.ones(200)), 0)
+        values.append(measured["value"])
+        errors.append(measured["error"])
+
+    assert np.mean(errors) == pytest.approx(np.std(values, ddof=1), rel=0.25)
+
+
+def test_independent_columns_have_the_stated_mean() -> None:
+    rng = np.random.default_rng(4)
+    scores, values = related_columns(150, seed=4)
+    weights = rng.uniform(0.2, 3, 150)
+    replicas = make_replicas(weights)
+
+    stated = correlation_in_replicas(scores, values, replicas, 0)["independent"]
+
+    shuffled = [
+        correlation_in_replicas(rng.permutation(scores), rng.permutation(values), replicas, 0)
+        for _ in range(150)
+    ]
+    assert stated == pytest.approx(np.mean([measured["value"] for measured in shuffled]), rel=0.1)
+
+
+def test_samples_keep_their_share_and_of_many_events_some_count() -> None:
+    num_events = 2 * MOST_EVENTS
+    scores, values = related_columns(num_events, seed=5)
+    samples = np.where(np.arange(num_events) % 4 == 0, "low", "high")
+
+    measured = correlation_in_replicas(
+        scores, values, make_replicas(np.ones(num_events), samples), 0
+    )
+
+    assert measured["num_events"] == MOST_EVENTS
+    first = np.sort(
+        np.concatenate([np.flatnonzero(samples == name)[:size] for name, size in SIZES.items()])
+    )
+    expected = float(dcor.distance_correlation_sqr(scores[first], values[first]))
+    assert measured["value"] == pytest.approx(expected, abs=1e-9)
+
+
+#: A quarter of the events are of the first sample.
+SIZES = {"low": MOST_EVENTS // 4, "high": MOST_EVENTS * 3 // 4}
+
+
+def test_a_constant_column_has_no_correlation() -> None:
+    scores, _ = related_columns(50, seed=6)
+
+    measured = correlation_in_replicas(scores, np.ones(50), make_replicas(np.ones(50)), 0)
+
+    assert np.isnan([measured["value"], measured["independent"]]).all()
+
+
+def test_the_chi_square_is_that_of_pearson() -> None:
+    rng = np.random.default_rng(7)
+    values = rng.exponential(size=900)
+    passing = rng.random(900) < 0.2 + 0.05 * (values > 1)
+
+    measured = flatness(values, passing, np.ones(900))
+
+    bins = np.searchsorted(measured["edges"][1:-1], values, side="right")
+    counts = np.array([np.bincount(bins, passing), np.bincount(bins, ~passing)])
+    expected = chi2_contingency(counts, correction=False)
+    assert len(measured["edges"]) == 9
+    assert measured["chi_square"] == pytest.approx(expected.statistic)
+    assert measured["degrees_of_freedom"] == expected.dof
+    assert measured["p_value"] == pytest.approx(expected.pvalue)
+
+
+@pytest.mark.parametrize("are_weighted", [False, True])
+def test_a_flat_efficiency_is_rejected_as_often_as_the_p_value_says(are_weighted: bool) -> None:
+    num_rejected = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        values, passing = rng.normal(size=400), rng.random(400) < 0.3
+        weights = rng.uniform(0.5, 2, 400) if are_weighted else np.ones(400)
+        num_rejected += flatness(values, passing, weights)["p_value"] < 0.1
+
+    # Within four standard deviations of 30.
+    assert 10 <= num_rejected <= 50
+
+
+def test_an_efficiency_that_follows_the_column_is_not_flat() -> None:
+    rng = np.random.default_rng(8)
+    values = rng.normal(size=400)
+
+    assert flatness(values, values + rng.normal(size=400) > 0, np.ones(400))["p_value"] < 1e-10
+
+
+def test_bins_hold_whole_values_and_are_as_few_as_the_events_need() -> None:
+    rng = np.random.default_rng(9)
+    num_jets = rng.integers(2, 5, 300).astype(float)
+
+    assert flatness(num_jets, rng.random(300) < 0.5, np.ones(300))["edges"] == [2, 3, 4, 5]
+    passing = np.arange(300) < 16
+    assert len(flatness(rng.random(300), passing, np.ones(300))["edges"]) == 4
+    too_few = flatness(rng.random(300), np.arange(300) < 9, np.ones(300))
+    assert (too_few["edges"], too_few["p_value"]) == ([], None)
+
+
+def test_columns_are_features_by_name_or_columns_of_the_table() -> None:
+    hlf = np.arange(3 * len(hlf_names()), dtype=np.float32).reshape(3, -1)
+    table = pa.table({"hlf": pa.array(list(hlf)), "mass": [1, 2, 3]})
+
+    assert column_values(table, hlf_names()[2]).tolist() == hlf[:, 2].tolist()
+    assert column_values(table, "mass").tolist() == [1.0, 2.0, 3.0]
+
+
+def test_an_evaluation_measures_each_column_within_each_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+
+    class Recorder:
+        def __enter__(self) -> Any:
+            return lambda _, stem: names.append(stem.name)
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(evaluation, "saving_in_processes", Recorder)
+    dataset = separable_dataset(tmp_path / "data")
+    spec = model_spec(small_spec("hlf").settings, dataset)
+    candidate = Candidate("hlf", small_network(spec, dtype=torch.float32))
+    task = TASK._replace(
+        independent_of=["met", "num_particles", "Jet.Mass"], independent_within=[0, 2]
+    )
+
+    metrics = evaluate([candidate], dataset.files("test"), [], task, tmp_path, train_events=5)
+
+    run = metrics["runs"]["hlf"]
+    assert list(run["independence"]) == ["met", "num_particles"]
+    for by_class in run["independence"].values():
+        assert list(by_class) == ["QCD", "W+jets"]
+        for numbers in by_class.values():
+            assert 0 < numbers["distance_correlation"]["value"] < 1
+            assert numbers["distance_correlation"]["error"] > 0
+            assert [point["wanted"] for point in numbers["points"]] == [0.5]
+    assert any("Jet.Mass is not measured" in text for text in run["not_measurable"])
+    assert "independence" in names
+    columns = (tmp_path / "hlf" / "predictions.parquet").read_bytes()
+    assert b"num_particles" not in columns
+
+
+def test_the_figure_shows_each_cut_with_its_p_value_inside_its_axes() -> None:
+    rng = np.random.default_rng(10)
+    values, ones = 23 + rng.exponential(30, 500), np.ones(500)
+    points = [
+        {"wanted": wanted, "threshold": 0.5, **flatness(values, rng.random(500) < share, ones)}
+        for wanted, share in ((0.9, 0.1), (0.99, 0.6), (0.5, 0.001))
+    ]
+    correlation = {"value": 0.0312, "error": 0.0064, "independent": 0.01, "num_events": 500}
+    numbers = {"distance_correlation": correlation, "points": points}
+
+    figure = plot_independence(
+        {"lepton_pt": {"QCD": numbers}, "mass": {"QCD": numbers}}, "$t$", LABELS
+    )
+
+    texts = legend_texts(figure)
+    assert texts[0] == f"90 %: p = {points[0]['p_value']:.2g} for flat"
+    assert texts[2] == "50 %: too few events"
+    assert [axes.get_xlabel() for axes in figure.axes] == ["Lepton $p_T$ [GeV]", "mass"]
+    assert data_outside_axes(figure) == []
