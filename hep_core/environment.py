@@ -228,6 +228,9 @@ def _is_installed() -> bool:
 
 if __name__ == "__main__":
     enter_clean_environment(keep=_SET_BY_LAUNCHERS)
+    from hep_core.scarce_memory import return_freed_memory
+
+    return_freed_memory()
     del sys.argv[0]
     if os.environ.get(_PLUGINS):
         from hep_core.plugins import load_from_environment

@@ -19,11 +19,13 @@ _SCARCE: Final = 1536 * MIB
 #: Numbers of parameters of `mallopt`, from glibc's malloc.h, with their values: one heap for all
 #: threads; memory at its end, and blocks of more than 64 KiB, go back to the system at once.
 _PARAMETERS: Final = {-8: 1, -1: 128 * 1024, -3: 64 * 1024}
-#: The same parameters for the processes that this one starts.
+#: The same parameters for the processes that this one starts; Arrow takes its memory from malloc
+#: too, since its own allocator keeps what is freed.
 _VARIABLES: Final = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_TRIM_THRESHOLD_": str(128 * 1024),
     "MALLOC_MMAP_THRESHOLD_": str(64 * 1024),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 #: Added to the share of the memory by which the kernel chooses whom to kill, in thousandths.
 _SCORE_OF_CHILDREN: Final = "500"
@@ -44,8 +46,8 @@ def return_freed_memory(environment: MutableMapping[str, str] = os.environ) -> N
     Without glibc, or where memory is not scarce, nothing changes.
 
     Args:
-        environment: The variables of its environment, which get the parameters of malloc; those
-            that are set stay.
+        environment: The variables of its environment, which get the parameters of malloc and
+            Arrow; those that are set stay. Arrow reads its own when it is imported.
     """
     if not is_memory_scarce():
         return

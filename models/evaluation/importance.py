@@ -18,7 +18,7 @@ from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.discriminant import ReplicatedScore
 from models.evaluation.intervals import Floats, Labels
 from models.evaluation.scored_events import ScoredEvents
-from models.prediction import Predictor
+from models.prediction import Predictor, prediction_batch
 
 #: Inputs of some events by name, as a model takes them (`features.matrices.model_inputs`).
 Columns = Mapping[str, NDArray[Any]]
@@ -40,8 +40,6 @@ _MOST_EVENTS: Final = 7000
 _MOST_WITH_PARTICLES: Final = 500
 #: Replicas only give the errors here, so fewer are enough than for intervals.
 _NUM_REPLICAS: Final = 200
-#: Events that are predicted at once.
-_BATCH_SIZE: Final = 256
 
 
 def sampled_events(inputs: Sequence[str], labels: Labels) -> NDArray[np.int64]:
@@ -104,6 +102,7 @@ def importance(
     backgrounds = [label for label in np.unique(events.labels).tolist() if label not in signal]
     background_fractions = dict.fromkeys(backgrounds, 1 / len(backgrounds))
     num_events = len(events.labels)
+    batch_size = prediction_batch(model.inputs)
     rng = np.random.default_rng(seed)
 
     def area(permutation: Permutation, donors: NDArray[np.int64]) -> Floats:
@@ -112,8 +111,8 @@ def importance(
         `donors` are rows of events, (num_events,): one donor for each event.
         """
         scores = []
-        for first in range(0, num_events, _BATCH_SIZE):
-            rows = np.arange(first, min(first + _BATCH_SIZE, num_events))
+        for first in range(0, num_events, batch_size):
+            rows = np.arange(first, min(first + batch_size, num_events))
             permuted = permutation(_select(columns, rows), _select(columns, donors[rows]))
             # The score is the probability of the signal, summed over its classes.
             probabilities = model.probabilities(permuted)[:, list(signal)]

@@ -13,6 +13,7 @@ import onnxruntime
 import xxhash
 from numpy.typing import NDArray
 
+from hep_core.scarce_memory import is_memory_scarce
 from models.errors import DamagedModelError, MissingPluginError, ModelInputError, SavedModelError
 from models.inputs import check_inputs_match, input_arrays
 from models.networks.network_settings import NetworkSettings
@@ -201,6 +202,8 @@ def open_session(path: Path) -> Any:
     # Memory patterns are off: onnxruntime would make and keep one for every new number of
     # particles.
     options.enable_mem_pattern = False
+    # The arena keeps what the largest batch has taken, and grows by doubling.
+    options.enable_cpu_mem_arena = not is_memory_scarce()
     try:
         file_bytes = path.read_bytes()
     except OSError as cause:

@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.minutes
 @pytest.mark.timeout(2400)
-def test_the_demo_finishes_with_1000_mib_and_half_a_core(tmp_path: Path) -> None:
+def test_the_demo_finishes_with_750_mib_and_half_a_core(tmp_path: Path) -> None:
     make = shutil.which("make") or "make"
     command = [make, "--directory", str(ROOT), "--old-file", "setup", "run"]
 
-    with cgroup_with(cores=0.5, memory_bytes=1000 * MIB) as enter:
+    with cgroup_with(cores=0.5, memory_bytes=750 * MIB) as enter:
         completed = subprocess.run(
             [*enter, *command, "CONFIG=demo", f"SET=run_dir={tmp_path}"],
             capture_output=True,

@@ -75,6 +75,20 @@ def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(
     assert batch_sizes == [8, 8, 8, 6, 8, 8, 1]
 
 
+@pytest.mark.parametrize(
+    ("name", "most"), [("hlf", [30, 17]), ("particles", [8, 8, 8, 6, 8, 8, 1])]
+)
+def test_only_events_with_particle_lists_are_predicted_in_small_batches(
+    dataset: FeatureDataset, monkeypatch: pytest.MonkeyPatch, name: ModelName, most: list[int]
+) -> None:
+    monkeypatch.setattr(prediction, "_BATCH_SIZE_PARTICLES", 8)
+    batch_sizes: list[int] = []
+
+    predict(small_network(name), dataset.files("test"), on_events=batch_sizes.append)
+
+    assert batch_sizes == most
+
+
 def test_inputs_of_rows_are_read_across_batches_and_files(
     dataset: FeatureDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

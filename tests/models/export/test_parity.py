@@ -106,6 +106,23 @@ def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> 
     assert not exported.batches[0]["particles"].reshape(MAX_PARTICLES, -1)[2:].any()
 
 
+def test_no_batch_has_more_rows_than_64_of_the_longest_events(columns: Columns) -> None:
+    model, _ = network_with_scalers("inclusive", columns)
+    exported: Any = RecordingNetwork(model, 0.0)
+    events = {name: values[2:5] for name, values in columns.items()}
+
+    largest_difference(
+        model, exported, events, batch_sizes=(64, 65), particle_counts=(2, MAX_PARTICLES)
+    )
+
+    sizes = [
+        (len(batch["hlf"]), int(batch["num_particles"].max(initial=0)))
+        for batch in exported.batches
+    ]
+    assert sizes[:3] == [(64, 2), (65, 2), (64, MAX_PARTICLES)]
+    assert (65, MAX_PARTICLES) not in sizes
+
+
 def test_a_probability_that_is_nan_is_no_parity(columns: Columns) -> None:
     model, _ = network_with_scalers("hlf", columns)
     exported: Any = RecordingNetwork(model, np.nan)
