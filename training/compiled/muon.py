@@ -74,7 +74,7 @@ def orthogonalize(matrix: Array) -> Array:
     """Return nearly the orthogonal factor U V^T of a matrix U S V^T, by Newton-Schulz steps.
 
     X <- a X + (b G + c G G) X with G = X X^T, from the matrix divided by its norm. These steps
-    bring most singular values between 0.7 and 1.2, and none exactly to 1.
+    bring singular values above 0.003 of the norm between 0.68 and 1.21, and none exactly to 1.
 
     `matrix`: (num_rows, num_columns), stays as it is.
     """

@@ -128,8 +128,8 @@ def test_singular_values_of_an_update_are_near_1(shape: tuple[int, int], size: f
     factor = orthogonalize(matrix)
 
     singular_values = np.linalg.svd(factor, compute_uv=False)
-    assert singular_values.min() > 0.65
-    assert singular_values.max() < 1.2
+    assert singular_values.min() > 0.68
+    assert singular_values.max() < 1.14
     # The singular vectors are those of the matrix.
     in_their_basis = left.T @ factor @ right.T
     assert abs(in_their_basis - np.diag(np.diag(in_their_basis))).max() < 1e-9
