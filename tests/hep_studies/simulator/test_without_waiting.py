@@ -45,6 +45,7 @@ def sample_rate(cluster: ClusterSettings, **method: Any) -> float:
         "sgp on a host",
         "swarm-sgd with slowmo",
         "agn",
+        "async-diloco",
         "easgd",
         "sharded sparse beside",
     ],
