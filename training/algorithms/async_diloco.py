@@ -5,8 +5,9 @@ Source: Liu et al. 2024, Algorithm 3 (delayed Nesterov) and section 5 (dynamic l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +21,9 @@ from training.algorithms.server import WindowAlgorithm, WindowSettings, server_t
 from training.transports.basics import Vector
 from training.transports.parameter_server import ParameterServer
 from training.transports.pushes import Shard
+
+#: Decimals of a number of steps in proportion to a speed, before it is rounded to a whole number.
+_DECIMALS_OF_STEPS: Final = 6
 
 
 class AsyncDiLoCoSettings(OuterStepConstants, WindowSettings):
@@ -52,6 +56,14 @@ class AsyncDiLoCoSettings(OuterStepConstants, WindowSettings):
     """Whether a slow worker takes fewer local steps, in proportion to its speed; else all take
     `local_steps`."""
 
+    @property
+    @override
+    def fewest_workers(self) -> Mapping[str, int]:
+        # The momentum of one worker acts with each of its pushes.
+        if not self.early_momentum:
+            return {}
+        return {f"algorithm.early_momentum: {self.early_momentum}": 2}
+
 
 @algorithm("async-diloco", AsyncDiLoCoSettings, server_traits("Async DiLoCo"))
 class AsyncDiLoCo(WindowAlgorithm):
@@ -65,7 +77,8 @@ class AsyncDiLoCo(WindowAlgorithm):
     the momentum factor, eta the outer rate, and c N the early momentum.
 
     A worker takes H v / max_j v_j steps between two pushes, rounded, at least 1. v_j is the speed
-    of worker j: the gradients of its last window over the time of computing them.
+    of worker j: the gradients of its last window over the time of computing them. A worker that
+    stops keeps the speed of the last window that it pushed.
     """
 
     SCRATCH: ClassVar[Sequence[str]] = ("_speeds",)
@@ -104,6 +117,8 @@ class AsyncDiLoCo(WindowAlgorithm):
         async def compute_and_note_time() -> None:
             started = self.transport.now()
             await compute_gradient()
+            # A GPU computes beside the host; this question waits for the gradient.
+            self.model.gradient_is_finite()
             self._compute_seconds += self.transport.now() - started
 
         await super().step(compute_and_note_time, num_samples)
@@ -127,8 +142,10 @@ class AsyncDiLoCo(WindowAlgorithm):
             speeds[:] = shard.vector
 
         await self._speeds.push(share_speed)
-        steps = round(self._most_steps * self._own_speed / speeds.max())
-        self._local_steps = max(1, steps)
+        steps = self._most_steps * self._own_speed / speeds.max()
+        # Digits that depend on the clock do not decide whether a half is rounded up.
+        steps = round(steps, _DECIMALS_OF_STEPS)
+        self._local_steps = max(1, math.floor(steps + 0.5))
 
     @override
     def begin_window(self) -> None:

@@ -124,6 +124,13 @@ def test_events_of_the_same_instant_keep_their_order(method: str, cluster: str) 
     assert_resumes_bit_by_bit(PEER_METHODS[method] | {"cluster": TIES[cluster]})
 
 
+@pytest.mark.parametrize("local_steps", [5, 7])
+def test_half_a_step_in_proportion_to_the_speed_is_rounded_alike(local_steps: int) -> None:
+    settings = BY_SPEED["async-diloco by speed"] | {"local_steps": local_steps}
+
+    assert_resumes_bit_by_bit(settings | {"optimizer": "sgd", "cluster": TIES["twice"]})
+
+
 def test_the_best_model_so_far_is_remembered() -> None:
     settings: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
     checkpoints = MemoryCheckpoints()

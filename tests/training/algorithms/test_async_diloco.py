@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from simulated import LinearGradients, StepRecorder, VectorRow, constant_step_cluster, settings
 
 from training.algorithms.async_diloco import AsyncDiLoCo
+from training.errors import IdleSettingError
 from training.loop.factories import make_algorithm
 from training.transports.pushes import Shard
 from training.transports.transport import Transport
@@ -138,3 +139,13 @@ def test_workers_take_steps_in_proportion_to_their_speed(
     pushes = [recorder.algorithms[rank].counters()["pushes"] for rank in range(3)]
     # The first window of a worker has 6 steps, since no speed is known.
     assert pushes == [10, 1 + 54 // steps_of_slow_worker, 10]
+
+
+def test_early_momentum_of_one_worker_is_refused() -> None:
+    early = {**ASYNC, "early_momentum": 0.5}
+    with pytest.raises(
+        IdleSettingError,
+        match=r"train\.algorithm\.early_momentum: 0\.5 has no effect: it needs at least 2 workers",
+    ):
+        settings(**early, workers=1).check_one_worker()
+    settings(**early, workers=2).check_one_worker()
