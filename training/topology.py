@@ -72,6 +72,24 @@ def exponential(rank: int, world_size: int) -> Iterable[int]:
         yield (rank - 2**power) % world_size
 
 
+def exponential_distances(step: int, world_size: int, peers: int) -> list[int]:
+    """Return how many ranks ahead the peers of a step, counted from 0, are on a ring of all ranks.
+
+    The distances are the powers of 2 below the world size, in turn; with two peers, two of them at
+    a time. A world of two ranks has one distance, a single rank none.
+
+    Examples:
+        >>> [exponential_distances(step, world_size=8, peers=1) for step in range(4)]
+        [[1], [2], [4], [1]]
+        >>> [exponential_distances(step, world_size=8, peers=2) for step in range(3)]
+        [[1, 2], [4, 1], [2, 4]]
+    """
+    num_distances = (world_size - 1).bit_length()
+    num_peers = min(peers, num_distances)
+    first = step * num_peers
+    return [2 ** (number % num_distances) for number in range(first, first + num_peers)]
+
+
 class Topology(NamedTuple):
     """A graph of workers with the weights by which each averages its neighbours' models.
 

@@ -227,6 +227,13 @@ class Algorithm(Stateful, ABC):
         """
         return None
 
+    def weight_of(self, state: dict[str, Any]) -> float:  # noqa: ARG002 - they are equal
+        """Return the weight of a worker's model in the mean that the method returns.
+
+        `state`: the worker's result of `state`.
+        """
+        return 1.0
+
     async def has_gradient(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
         """Compute the gradient into the model, and return whether a step may use it.
 

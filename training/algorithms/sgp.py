@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from typing_extensions import override
@@ -22,9 +22,13 @@ from training.algorithms.base import (
     mean_over_workers,
 )
 from training.algorithms.method import HostNetworkSettings, Traits, TransportOptions, algorithm
+from training.topology import exponential_distances
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import ParameterServer
 from training.transports.pushes import Push, Rule, Shard, ShardSelection
+
+#: Weight below which a worker that waits for nobody sends nothing; that of all is 1 on average.
+_LEAST_WEIGHT: Final = 0.75
 
 
 class SgpSettings(HostNetworkSettings):
@@ -65,42 +69,25 @@ class SgpSettings(HostNetworkSettings):
         return {"algorithm.peers: 2": 3} if self.peers == 2 else {}
 
 
-def distances_of_step(step: int, world_size: int, peers: int) -> list[int]:
-    """Return how many ranks ahead the peers of a step, counted from 0, are on a ring of all ranks.
-
-    The distances are the powers of 2 below the world size, in turn; with two peers, two of them at
-    a time. A world of two ranks has one distance, a single rank none.
-
-    Examples:
-        >>> [distances_of_step(step, world_size=8, peers=1) for step in range(4)]
-        [[1], [2], [4], [1]]
-        >>> [distances_of_step(step, world_size=8, peers=2) for step in range(3)]
-        [[1, 2], [4, 1], [2, 4]]
-    """
-    num_distances = (world_size - 1).bit_length()
-    num_peers = min(peers, num_distances)
-    first = step * num_peers
-    return [2 ** (number % num_distances) for number in range(first, first + num_peers)]
-
-
 @algorithm("sgp", SgpSettings, Traits(title="SGP", needs_others=True))
 class Sgp(Algorithm):
     """Step with the biased model, push shares of it to peers, and divide what is there by its weight.
 
-    x_i <- x_i - gamma g_i(z_i); (x_i, w_i) <- sum_j p_ij (x_j, w_j); z_i = x_i / w_i.
+    x_i <- x_i - gamma w_i g_i(z_i); (x_i, w_i) <- sum_j p_ij (x_j, w_j); z_i = x_i / w_i.
 
     x_i is the biased model of worker i, and w_i its weight, 1 at the start. z_i is the de-biased
-    model, at which the gradient g_i is taken; the optimiser's change of it is that of x_i. The
-    p_ij of a sender j are equal and add up to 1: a half for itself and a half for its peer, or
-    thirds. At step k the peer of i is i + 2^(k mod ceil(log2 n)) of n workers, modulo n. So the sum
-    of all x_i, with messages under way, changes by the optimisers alone, and that of all w_i is n.
-    The method returns sum x_i / sum w_i.
+    model, at which the gradient g_i is taken; with the w_i the optimiser moves z_i by its change.
+    The paper has no w_i there: they are all 1 where workers wait. The p_ij of a sender j are equal
+    and add up to 1: a half for itself and a half for its peer, or thirds. At step k the peer of i
+    is i + 2^(k mod ceil(log2 n)) of n workers, modulo n. So the sum of all x_i, with messages under
+    way, changes by the optimisers alone, and that of all w_i is n. The method returns
+    sum x_i / sum w_i.
 
     With `overlap`, x_i and w_i are in the memory of worker i, where others add their shares. Its
     gradient is taken at the z_i before the last messages. It adds to shards of its host at once,
     to those of other hosts in the background, and takes steps without an exchange meanwhile. A
-    message returns to its sender where the shard is in use, or as many as `peers` wait unread:
-    otherwise the weight of all would gather at a worker that has stopped.
+    message returns to its sender where the shard is in use, or as many as `peers` wait unread, and
+    a worker of little weight sends none: else the weight would gather at slow workers.
     """
 
     SCRATCH = ("_shards", "_debiased", "_change", "_unshared", "_returned", "_share")
@@ -159,9 +146,10 @@ class Sgp(Algorithm):
         self._write_debiased()
 
     def _add_change(self) -> None:
-        """Add the optimiser's change of z_i to x_i; one that is not finite is only counted."""
+        """Add w_i times the change of z_i to x_i; one that is not finite is only counted."""
         self.model.read(self._change)
         self._change -= self._debiased
+        self._change *= self._biased[-1]
         if not is_finite(self._change):
             self.num_steps_not_finite += 1
             return
@@ -177,13 +165,14 @@ class Sgp(Algorithm):
     def _peers_at(self, direction: int) -> list[int]:
         """Return the ranks to which this one sends next (1), or that send to it (-1)."""
         rank, world_size = self.transport.rank, self.transport.world_size
-        distances = distances_of_step(self._num_exchanges, world_size, self._peers)
+        distances = exponential_distances(self._num_exchanges, world_size, self._peers)
         return [(rank + direction * distance) % world_size for distance in distances]
 
     async def _exchange(self) -> None:
         """Send equal shares to the peers, and add the messages of this step when all are here.
 
-        A biased model that is not finite reaches nobody: its worker continues with the messages.
+        A biased model that is not finite reaches nobody: its worker continues with the messages,
+        and the sum of all weights is less from then on.
         """
         receivers, senders = self._peers_at(1), self._peers_at(-1)
         self._num_exchanges += 1
@@ -212,9 +201,12 @@ class Sgp(Algorithm):
         if push is None:
             return
         self._num_exchanges += 1
-        if self._end_update(push) and receivers:
+        if self._end_update(push) and receivers and self._has_weight_to_share():
             self._share = self._biased / num_shares
             await self._send(receivers)
+
+    def _has_weight_to_share(self) -> bool:
+        return bool(self._biased[-1] >= _LEAST_WEIGHT)
 
     async def _send(self, receivers: Sequence[int]) -> None:
         """Add a share to the shards of some ranks: at once on this host, else in the background."""
@@ -229,7 +221,7 @@ class Sgp(Algorithm):
         """Return the rule by which this worker updates its shard and takes shares from it.
 
         It adds the changes since the last update and the shares that came back, reads the messages,
-        and leaves one of `num_shares` equal shares.
+        and leaves one of `num_shares` equal shares, or all if the weight is little.
         """
 
         def update(shard: Shard) -> None:
@@ -242,8 +234,9 @@ class Sgp(Algorithm):
                 return
             self._biased[:] = biased
             self._num_unread[int(shard.vector[-1])] += 1
-            # As in `_exchange`, so that the shares add up to what was here.
-            biased -= (num_shares - 1) * (biased / num_shares)
+            if self._has_weight_to_share():
+                # As in `_exchange`, so that the shares add up to what was here.
+                biased -= (num_shares - 1) * (biased / num_shares)
             shard.vector[-1] = 0
             shard.counts = False
 
@@ -350,6 +343,12 @@ class Sgp(Algorithm):
         self._write_debiased()
 
     @override
+    def weight_of(self, state: dict[str, Any]) -> float:
+        """Return w_i, since the method returns sum w_i z_i / sum w_i."""
+        weight: float = state["weight"]
+        return weight
+
+    @override
     async def close(self) -> None:
         if self._overlaps:
             await self._shards.close()
@@ -369,7 +368,7 @@ class Sgp(Algorithm):
     @override
     async def state(self) -> dict[str, Any]:
         await self._settle()
-        return await super().state()
+        return {**await super().state(), "weight": float(self._biased[-1])}
 
     @override
     async def restore(self, state: dict[str, Any]) -> None:

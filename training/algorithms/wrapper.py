@@ -91,3 +91,7 @@ class Wrapper(Algorithm):
     @override
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:
         return self.base.model_of(state["base"])
+
+    @override
+    def weight_of(self, state: dict[str, Any]) -> float:
+        return self.base.weight_of(state["base"])

@@ -48,25 +48,27 @@ def hidden_matrices(shapes: Sequence[Sequence[int]]) -> Integers:
     Examples:
         >>> hidden_matrices([(50, 14), (50,), (20, 50), (20,), (3, 20), (3,)]).tolist()
         [[0, 50, 14], [750, 20, 50]]
+        >>> hidden_matrices([(50, 14), (50,), (20, 50), (20,), (1, 20), (1,)]).tolist()
+        [[0, 50, 14], [750, 20, 50]]
     """
+    layers = [index for index, shape in enumerate(shapes) if len(shape) > 1]
     matrices = []
     start = 0
-    for shape in shapes:
+    for index, shape in enumerate(shapes):
         size = math.prod(shape)
-        num_rows = shape[0] if len(shape) > 1 else 1
-        num_columns = size // num_rows
-        if min(num_rows, num_columns) > 1:
-            matrices.append((start, num_rows, num_columns))
+        if index in layers[:-1]:
+            num_rows, num_columns = shape[0], size // shape[0]
+            if min(num_rows, num_columns) > 1:
+                matrices.append((start, num_rows, num_columns))
         start += size
-    # The last layer has the last matrix.
-    if len(matrices) < 2:
+    if not matrices:
         shape_texts = [" x ".join(map(str, shape)) for shape in shapes]
         raise NoMatrixError(
             f"train.optimizer: muon is for networks with matrices before their last layer, and "
             f"this one has none: its parameters are {', '.join(shape_texts)}. Use adamw, which "
             f"muon takes for all other parameters"
         )
-    return np.array(matrices[:-1])
+    return np.array(matrices)
 
 
 @kernel

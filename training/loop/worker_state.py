@@ -66,7 +66,8 @@ async def start_from_joint_model(
     """
     if states:
         work.model.write(_joint_model(algorithm, states))
-        work.write_buffers(_mean_of_finite([state["buffers"].numpy() for state in states]))
+        buffers = [state["buffers"].numpy() for state in states]
+        work.write_buffers(_mean_of_finite(buffers, [1.0] * len(buffers)))
     await algorithm.start()
     algorithm.note_constants()
 
@@ -75,24 +76,32 @@ def _joint_model(algorithm: Algorithm, states: Sequence[WorkerState]) -> Vector:
     """Return the model that stands for all workers of a checkpoint.
 
     It is the newest model that the method itself holds, such as that of a server. If the method
-    holds none, it is the mean of the workers' models.
+    holds none, it is the mean of the workers' models, with the weights of the method.
     """
     # Each item is the number of changes that a model has had, and the model.
     aged_models: list[tuple[int, Vector]] = []
+    weights = []
     for state in states:
-        aged_model = algorithm.model_of(_tensors_to_arrays(state["algorithm"]))
+        state_of_method = _tensors_to_arrays(state["algorithm"])
+        weights.append(algorithm.weight_of(state_of_method))
+        aged_model = algorithm.model_of(state_of_method)
         if aged_model is not None:
             aged_models.append(aged_model)
     if aged_models:
         _, newest_model = max(aged_models, key=itemgetter(0))
         return newest_model
-    return _mean_of_finite([state["current"].numpy() for state in states])
+    return _mean_of_finite([state["current"].numpy() for state in states], weights)
 
 
-def _mean_of_finite(vectors: list[Vector]) -> Vector:
-    """Return the mean of those vectors that have no NaN or infinity; of all, if each has."""
-    finite = [vector for vector in vectors if is_finite(vector)]
-    mean: Vector = np.stack(finite or vectors).mean(axis=0, dtype=np.float64)
+def _mean_of_finite(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """Return the mean of those vectors that have no NaN or infinity; of all, if each has.
+
+    `weights`: that of each vector.
+    """
+    indices = [index for index, vector in enumerate(vectors) if is_finite(vector)]
+    indices = indices or list(range(len(vectors)))
+    rows = [vectors[index].astype(np.float64) for index in indices]
+    mean: Vector = np.average(rows, axis=0, weights=[weights[index] for index in indices])
     return mean.astype(vectors[0].dtype)
 
 

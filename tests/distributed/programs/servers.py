@@ -10,6 +10,7 @@ from torch import nn
 
 from training.algorithms.base import Algorithm
 from training.algorithms.server import WindowAlgorithm
+from training.algorithms.sgp import Sgp
 from training.algorithms.sharded import Sharded
 from training.algorithms.wrapper import Wrapper
 from training.flat_model import FlatModel
@@ -44,12 +45,14 @@ async def train(
     model.write(np.linspace(-1, 1, SIZE))
     algorithm = make_algorithm(model, settings(section, world_size), transport)
     pulls = np.random.default_rng(3).normal(size=(world_size, steps, SIZE))
+    sum_of_pulls = np.zeros(SIZE)
     await algorithm.start()
     for step in range(steps):
 
         async def compute(step: int = step) -> None:
             parameters = read_model(model)
             model.write_gradient(curvature * parameters - pulls[rank, step])
+            sum_of_pulls[:] += weight_of_changes(algorithm) * pulls[rank, step]
 
         if not in_turn:
             await algorithm.step(compute, 1)
@@ -63,6 +66,7 @@ async def train(
     result, current = model.empty(), model.empty()
     await algorithm.result(result)
     await algorithm.current(current)
+    await transport.all_reduce_sum(sum_of_pulls)
     counters = algorithm.counters()
     summary = {
         "result": result.tolist(),
@@ -71,7 +75,7 @@ async def train(
         "unsent": unsent_gradients(algorithm).tolist(),
         "counters": {name: counters[name] for name in EXCHANGE_COUNTERS if name in counters},
         "staleness": dict(counters["staleness"]),
-        "sum_of_pulls": pulls.sum(axis=(0, 1)).tolist(),
+        "sum_of_pulls": sum_of_pulls.tolist(),
     }
     await algorithm.close()
     return summary
@@ -81,6 +85,13 @@ def read_model(model: FlatModel) -> Vector:
     parameters = model.empty()
     model.read(parameters)
     return parameters
+
+
+def weight_of_changes(algorithm: Algorithm) -> float:
+    """The factor on the changes of a worker's model in the sum over the workers."""
+    while isinstance(algorithm, Wrapper):
+        algorithm = algorithm.base
+    return float(algorithm._biased[-1]) if isinstance(algorithm, Sgp) else 1.0
 
 
 def unsent_gradients(algorithm: Algorithm) -> Vector:
