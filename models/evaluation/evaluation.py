@@ -27,7 +27,7 @@ from models.evaluation.evaluation_json import (
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.importance import importance, num_predicted, sampled_events
 from models.evaluation.independence import (
-    Cut,
+    ScoreCut,
     columns_beside,
     measure_independence,
     present_columns,
@@ -276,7 +276,7 @@ def _independence(
     if not task.independent_of:
         return {}
     cuts = [
-        Cut(point["wanted"], point["threshold"])
+        ScoreCut(point["wanted"], point["threshold"])
         for point in model.numbers["working_points"]
         if point["measurable"]
     ]

@@ -35,7 +35,7 @@ _MOST_BINS: Final = 8
 _EVENTS_PER_BIN: Final = 5
 
 
-class Cut(NamedTuple):
+class ScoreCut(NamedTuple):
     """A cut on the score, at a working point."""
 
     wanted: float
@@ -49,7 +49,7 @@ def measure_independence(
     events: ScoredEvents,
     replicas: Replicas,
     task: EvaluationTask,
-    cuts: Sequence[Cut],
+    cuts: Sequence[ScoreCut],
 ) -> dict[str, Any]:
     """Measure how the score depends on the columns of the task, within the classes of the task.
 

@@ -170,7 +170,7 @@ def test_an_unknown_name_of_a_config_has_the_nearest() -> None:
         (["train.algorithm={name: sgd, local_steps: 4}"], "'local_steps' is a key of agn, "),
         (
             ["train.algorithm={name: sharded, overlap: thread}", "train.algorithm.name=swarm-sgd"],
-            "unknown key 'train.algorithm.overlap'. 'overlap' is a key of sharded",
+            "unknown key 'train.algorithm.overlap'. 'overlap' is a key of sgp, sharded, streaming-diloco",
         ),
         (["train.algorithm={name: local-sgd, local_step: 4}"], "Did you mean 'local_steps'?"),
         (["train.algorithm={topology: ring}"], "'train.algorithm.name' is missing."),
@@ -178,7 +178,7 @@ def test_an_unknown_name_of_a_config_has_the_nearest() -> None:
             ["train_by_network={particles: {overlap: inline}}"],
             (
                 "train_by_network.particles: unknown key 'overlap'. 'algorithm.overlap' is a key of "
-                "sharded"
+                "sgp, sharded, streaming-diloco"
             ),
         ),
     ],
