@@ -46,24 +46,14 @@ UNEVEN_CLUSTER = constant_step_cluster(
     latency_seconds=2e-4,
 )
 
+STREAMING: dict[str, Any] = {"algorithm": "streaming-diloco", "local_steps": 3}
 #: Every method on several workers.
 PEER_METHODS: dict[str, dict[str, Any]] = {
     "ar-sgd": {"algorithm": "ar-sgd"},
     "local-sgd": {"algorithm": "local-sgd"},
     "diloco": {"algorithm": "diloco", "local_steps": 3},
-    "streaming-diloco": {
-        "algorithm": "streaming-diloco",
-        "local_steps": 3,
-        "fragments": 2,
-        "overlap": 1,
-    },
-    "streaming-diloco in 4 bits": {
-        "algorithm": "streaming-diloco",
-        "local_steps": 3,
-        "fragments": 3,
-        "overlap": 2,
-        "bits": 4,
-    },
+    "streaming-diloco": {**STREAMING, "fragments": 2, "overlap": 1},
+    "streaming-diloco in 4 bits": {**STREAMING, "fragments": 3, "overlap": 2, "bits": 4},
     "d-psgd": {"algorithm": "d-psgd"},
     "d-psgd on the exponential graph": {"algorithm": "d-psgd", "topology": "exponential"},
     "qg-dsgdm": {"algorithm": "qg-dsgdm"},

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from random_clusters import clusters
 from simulated import LinearGradients, ListedPartners, StepRecorder
 
 from hep_studies.simulator.cluster import ClusterSettings
@@ -19,15 +20,6 @@ from training.transports.basics import run_now
 RATE = 0.1
 FEW = hypothesis_settings(max_examples=80)
 
-clusters = st.builds(
-    ClusterSettings,
-    step_seconds=st.sampled_from([0.0, 1e-3]),
-    jitter=st.sampled_from([0.0, 0.3, 1.0]),
-    slow_ranks=st.dictionaries(st.integers(0, 7), st.sampled_from([0.5, 2.0, 10.0]), max_size=3),
-    pause_probability=st.sampled_from([0.0, 0.2]),
-    pause_seconds=st.just(5e-3),
-    latency_seconds=st.sampled_from([0.0, 1e-6, 5e-4, 2e-3]),
-)
 methods = st.one_of(
     st.just({"algorithm": "ad-psgd"}),
     st.fixed_dictionaries({"algorithm": st.just("swarm-sgd"), "local_steps": st.integers(1, 4)}),

@@ -1,0 +1,36 @@
+"""Stochastic gradient push in tests: its settings, its graph by hand, and its weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from simulated import StepRecorder
+
+from training.algorithms.base import Algorithm
+from training.algorithms.sgp import Sgp
+from training.algorithms.wrapper import Wrapper
+
+RATE = 0.1
+SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE}
+SGP: dict[str, Any] = {"algorithm": "sgp", **SGD}
+OSGP: dict[str, Any] = SGP | {"overlap": True}
+Matrix = NDArray[np.float64]
+
+
+def peers_of(rank: int, step: int, *, workers: int, peers: int) -> list[int]:
+    """The next peers on the directed exponential graph."""
+    hops = [hop for hop in (1, 2, 4, 8) if hop < workers]
+    return [(rank + hops[(step * peers + index) % len(hops)]) % workers for index in range(peers)]
+
+
+def unwrapped(algorithm: Algorithm) -> Sgp:
+    while isinstance(algorithm, Wrapper):
+        algorithm = algorithm.base
+    assert isinstance(algorithm, Sgp)
+    return algorithm
+
+
+def weights_of(recorder: StepRecorder) -> list[float]:
+    return [float(unwrapped(worker)._biased[-1]) for worker in recorder.algorithms.values()]
