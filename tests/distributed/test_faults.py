@@ -40,6 +40,18 @@ DETERMINISTIC: dict[str, dict[str, Any]] = {
     "mpca in cycles": {"algorithm": "mpca", "cycle_steps": 4},
     "local-sgd": {"algorithm": "local-sgd", "slowmo": {"tau": 5}},
 }
+DECORRELATE = {"from": ["lepton_pt"], "strength": 5.0, "classes": ["QCD"], "signal": "ttbar"}
+#: Runs with a further term of the loss, of two networks.
+DECORRELATED: dict[str, dict[str, Any]] = {
+    "decorrelated": {"algorithm": "ar-sgd", "decorrelate": DECORRELATE, "batch_size": 16},
+    "decorrelated particles": {
+        "algorithm": "d-psgd",
+        "decorrelate": DECORRELATE,
+        "batch_size": 16,
+        "model": {"name": "particles", "gru_width": 4},
+    },
+}
+DETERMINISTIC |= DECORRELATED
 #: Methods of every kind, of whose runs a rank is killed.
 KILLED: dict[str, dict[str, Any]] = {
     "ar-sgd": DETERMINISTIC["ar-sgd"],
@@ -49,6 +61,7 @@ KILLED: dict[str, dict[str, Any]] = {
     "mpca": {"algorithm": "mpca"},
     "mpca in cycles": DETERMINISTIC["mpca in cycles"],
     "easgd together": {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
+    **DECORRELATED,
 }
 WAITING = re.compile(r"(in an all-reduce|in a barrier|waiting for the others), for")
 
@@ -65,7 +78,7 @@ def undisturbed(
     """Runs of the deterministic methods that nobody disturbs, in ranks that start once."""
     folder = tmp_path_factory.mktemp("undisturbed")
     runs = {
-        name: make_spec(dataset, folder / name, **LONG_RUN, **method)
+        name: make_spec(dataset, folder / name, **(LONG_RUN | method))
         for name, method in DETERMINISTIC.items()
     }
     launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
@@ -141,7 +154,7 @@ def killed_job(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory
     """One run of each method, in ranks that start once and again after each kill."""
     folder = tmp_path_factory.mktemp("killed")
     runs = {
-        name: make_spec(dataset, folder / name, **LONG_RUN, max_restarts=len(KILLED), **method)
+        name: make_spec(dataset, folder / name, max_restarts=len(KILLED), **(LONG_RUN | method))
         for name, method in KILLED.items()
     }
     job = KilledJob(runs, [], [], [])
@@ -194,6 +207,25 @@ def test_all_ranks_continue_from_the_last_checkpoint_after_one_is_killed(
         np.testing.assert_array_equal(
             flat_weights(run.out_dir), flat_weights(undisturbed[method].out_dir)
         )
+
+
+@pytest.mark.parametrize("method", DECORRELATED)
+def test_steps_with_the_term_of_the_loss_are_counted_once_across_a_kill(
+    killed_job: KilledJob, undisturbed: dict[str, RunSpec], method: str
+) -> None:
+    interrupted = decorrelated_steps(killed_job.runs[method])
+    expected = decorrelated_steps(undisturbed[method])
+
+    assert interrupted == expected
+    assert min(expected) > EPOCHS
+
+
+def decorrelated_steps(run: RunSpec) -> list[int]:
+    """Number of steps of each rank whose loss had the further term."""
+    return [
+        sum(record["decorrelated_steps"] for record in rank_records)
+        for rank_records in records(run.out_dir)
+    ]
 
 
 def test_a_killed_rank_costs_only_the_run_that_it_was_in(killed_job: KilledJob) -> None:

@@ -8,11 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from simulated import CLUSTER, PARALLEL_METHODS, settings, toy_network, toy_rows
+from simulated import (
+    CLUSTER,
+    PARALLEL_METHODS,
+    MemoryCheckpoints,
+    settings,
+    toy_network,
+    toy_rows,
+)
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from hep_studies.simulator.simulate import simulate
+from hep_studies.simulator.simulate import Simulated, simulate
 from models.evaluation.discriminant import discriminant
 from training.compiled.engines import compiled_engine
 from training.decorrelate_settings import DecorrelateSettings
@@ -198,6 +205,38 @@ def test_every_method_trains_with_the_term(method: str) -> None:
         # A small batch may lack events of the class.
         num_decorrelated = sum(record["decorrelated_steps"] for record in records)
         assert 0 < num_decorrelated <= sum(record["steps"] for record in records)
+
+
+@pytest.mark.parametrize("position", [(0, 3), (1, 0)], ids=["within", "between"])
+@pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "easgd together"])
+def test_a_run_with_the_term_continues_from_a_checkpoint_bit_by_bit(
+    method: str, position: tuple[int, int]
+) -> None:
+    train, val = with_spectators(toy_rows(160)), with_spectators(toy_rows(60, seed=1, groups=1))
+    run_settings = settings(**PARALLEL_METHODS[method], checkpoint_steps=3)
+    term = Decorrelation((QCD,), (TTBAR,), 5.0)
+    checkpoints = MemoryCheckpoints()
+
+    def run(resume: Any = None, files: Any = None) -> Simulated:
+        return simulate(
+            toy_network(),
+            train,
+            val,
+            run_settings,
+            CLUSTER,
+            decorrelation=term,
+            files=files or MemoryCheckpoints().files,
+            resume=resume,
+        )
+
+    complete = run(files=checkpoints.files)
+    resumed = run(resume=checkpoints.at(position))
+
+    assert torch.equal(resumed.parameters, complete.parameters)
+    for resumed_records, records in zip(resumed.records, complete.records, strict=True):
+        for resumed_record, record in zip(resumed_records, records, strict=True):
+            for key in ("train_loss", "val_loss", "decorrelated_steps"):
+                assert resumed_record[key] == record[key], key
 
 
 def test_a_training_with_the_term_leaves_less_correlation() -> None:
