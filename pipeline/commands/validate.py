@@ -17,8 +17,9 @@ from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
 from pipeline.stages.train import check_settings_act
 from pipeline.terminal.progress import Bar
-from training.errors import NoMatrixError
-from training.settings import OptimizerName
+from training.errors import TrainingError
+from training.gridsearch.settings import draw_trials
+from training.settings import OptimizerName, TrainSettings
 
 
 def validate(config: Config, console: Console) -> Iterator[str]:
@@ -32,8 +33,9 @@ def validate(config: Config, console: Console) -> Iterator[str]:
         # Settings of the training without effect on this network are an error.
         settings = config.training_of(network)
         check_settings_act(network, settings)
-        if settings.optimizer is OptimizerName.MUON:
-            _check_matrices(config, network)
+        # Torch takes seconds to load, so that other trainings do without their networks.
+        if settings.optimizer is OptimizerName.MUON or settings.algorithm.fewest_parameters:
+            _check_networks(config, network, settings)
     yield from _idle_networks(config)
     if config.notify and shutil.which(config.notify[0]) is None:
         yield f"note: notify: there is no program '{config.notify[0]}'"
@@ -51,29 +53,37 @@ def validate(config: Config, console: Console) -> Iterator[str]:
     yield "the config is valid"
 
 
-def _check_matrices(config: Config, network: ModelName) -> None:
-    """Refuse the optimiser `muon` for a network that has no matrix before its last layer.
+def _check_networks(config: Config, network: ModelName, settings: TrainSettings) -> None:
+    """Refuse a method or an optimiser that a network, or a candidate for it, is too small for.
 
-    The network is built with scalers that leave its inputs as they are. Torch takes seconds to
-    load, so other optimisers do without this check.
+    The networks are built with scalers that leave their inputs as they are.
 
     Raises:
-        NoMatrixError: The network has no such matrix.
+        TrainingError: There is such a network; the message names it.
     """
     from models.networks.scaling_layer import Scaler
-    from training.compiled.muon import hidden_matrices
+    from training.loop.factories import check_suits_network
 
-    network_settings = config.model.of(network)
+    model = config.model.of(network)
+    # The networks by what a message calls them.
+    candidates = {network: model}
+    if model.is_searched:
+        candidates = {}
+        for trial in draw_trials(config.gridsearch, seed=settings.seed):
+            label = f"{network} with the widths {list(trial.hidden)} of gridsearch.hidden"
+            candidates[label], _ = trial.applied_to(model, settings)
     scalers = {}
-    for name in network_settings.inputs:
+    for name in model.inputs:
         num_features = len(INPUT_COLUMNS[name].features)
         scalers[name] = Scaler([0.0] * num_features, [1.0] * num_features)
-    module = network_settings.build(scalers, len(config.classes))
-    shapes = [parameter.shape for parameter in module.parameters() if parameter.requires_grad]
-    try:
-        hidden_matrices(shapes)
-    except NoMatrixError as cause:
-        raise NoMatrixError(f"{network}: {cause}") from None
+    for label, candidate in candidates.items():
+        module = candidate.build(scalers, len(config.classes))
+        shapes = [parameter.shape for parameter in module.parameters() if parameter.requires_grad]
+        try:
+            check_suits_network(settings, shapes)
+        except TrainingError as cause:
+            advice = ", or leave out these widths" if model.is_searched else ""
+            raise type(cause)(f"{label}: {cause}{advice}.") from None
 
 
 def _idle_networks(config: Config) -> Iterator[str]:

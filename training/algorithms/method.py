@@ -118,6 +118,11 @@ class MethodSettings(SettingsSection):
         return {}
 
     @property
+    def fewest_parameters(self) -> Mapping[str, int]:
+        """Numbers of parameters of a network below which settings do not suit it, named alike."""
+        return {}
+
+    @property
     def counters(self) -> tuple[str, ...]:
         """Names in `Algorithm.counters` of the actions that these settings let the method count."""
         return self.COUNTERS

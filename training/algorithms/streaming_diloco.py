@@ -5,7 +5,7 @@ Source: Douillard et al. 2025, Algorithm 2.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -20,7 +20,6 @@ from training.algorithms.base import (
 from training.algorithms.diloco import DiLoCo, OuterStepSettings
 from training.algorithms.method import Traits, TransportOptions, algorithm
 from training.algorithms.small_floats import SmallFloats
-from training.errors import IdleSettingError
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import Layout
 from training.transports.transport import PendingSum
@@ -42,6 +41,11 @@ class StreamingDiLoCoSettings(OuterStepSettings):
     bits: Literal[4, 8] | None = None
     """Bits of a number that is sent, of its distance from the outer model; null: the model as it
     is. Each worker sends to all others: 8 bits save bytes for up to 7 workers, 4 for up to 15."""
+
+    @property
+    @override
+    def fewest_parameters(self) -> Mapping[str, int]:
+        return {f"algorithm.fragments: {self.fragments}": self.fragments}
 
     @model_validator(mode="after")
     def _fragments_have_turns(self) -> Self:
@@ -105,11 +109,6 @@ class StreamingDiLoCo(DiLoCo):
         self._mixing = settings.mixing
         #: This worker's model, on the host.
         self._local = self.model.empty()
-        if settings.fragments > self._local.size:
-            raise IdleSettingError(
-                f"train.algorithm.fragments: {settings.fragments} are more than the "
-                f"{self._local.size} parameters of the network. Lower it."
-            )
         self._slices = Layout(self._local.size, settings.fragments).slices
         self._fragments = {
             self._local_steps * (fragment + 1) // settings.fragments % self._local_steps: fragment

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -11,8 +13,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from training.algorithms.base import Algorithm, VectorModel, Worker
 from training.algorithms.registry import METHODS, SlowMo, StaleSynchronous
-from training.compiled.muon import MuonOptimizer
+from training.compiled.muon import MuonOptimizer, hidden_matrices
 from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, optimizer_constants
+from training.errors import IdleSettingError
 from training.flat_model import FlatModel
 from training.loop.torch_muon import TorchMuon
 from training.settings import OptimizerName, TrainSettings
@@ -48,7 +51,11 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
     """Make the algorithm of one worker, by which it trains and exchanges models.
 
     If so configured, a bound on staleness wraps the method, and SlowMo wraps both.
+
+    Raises:
+        TrainingError: The network does not suit the settings; see `check_suits_network`.
     """
+    check_suits_network(settings, model.shapes)
     update = ArrayOptimizer(optimizer_constants(settings))
     optimizer = make_optimizer(model, settings)
     worker = Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
@@ -64,6 +71,26 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
             state_policy=settings.state_policy,
         )
     return algorithm
+
+
+def check_suits_network(settings: TrainSettings, shapes: Sequence[Sequence[int]]) -> None:
+    """Refuse a method or an optimiser that a network is too small for.
+
+    `shapes`: the shapes of its trained parameters.
+
+    Raises:
+        IdleSettingError: The network has fewer parameters than a setting of the method needs.
+        NoMatrixError: The optimiser is Muon, and the network has no matrix before its last layer.
+    """
+    num_parameters = sum(math.prod(shape) for shape in shapes)
+    for setting, fewest in settings.algorithm.fewest_parameters.items():
+        if num_parameters < fewest:
+            raise IdleSettingError(
+                f"train.{setting} needs a network of at least {fewest} parameters, and this one has "
+                f"{num_parameters}. Lower it"
+            )
+    if settings.optimizer is OptimizerName.MUON:
+        hidden_matrices(shapes)
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:

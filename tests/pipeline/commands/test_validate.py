@@ -61,6 +61,46 @@ def test_muon_is_refused_for_a_network_without_matrices() -> None:
         list(output_of(train={"optimizer": "muon"}, model=model))
 
 
+@pytest.mark.parametrize("depths", [[1], [1, 2]], ids=str)
+def test_muon_is_refused_for_a_candidate_without_matrices(depths: list[int]) -> None:
+    settings: dict[str, Any] = {
+        "train": {"optimizer": "muon"},
+        "model": {"hlf": {"from_gridsearch": True}},
+        "gridsearch": {"hidden": [[4, 1], [1]], "depths": depths},
+    }
+
+    message = r"hlf with the widths \[1\] of gridsearch.hidden: .*muon .*, or leave out these"
+    with pytest.raises(NoMatrixError, match=message):
+        list(output_of(**settings))
+
+
+def test_muon_is_accepted_if_all_candidates_have_matrices() -> None:
+    settings: dict[str, Any] = {
+        "train": {"optimizer": "muon"},
+        # The network's own widths do not count.
+        "model": {"hlf": {"hidden": [1], "from_gridsearch": True}},
+        "gridsearch": {"hidden": [[4, 2], [1]], "depths": [1, 2]},
+    }
+
+    lines = output_of(**settings, notify=["no-such-mailer"])
+
+    assert next(lines).startswith("note: notify")
+
+
+@pytest.mark.parametrize("from_gridsearch", [False, True])
+def test_more_fragments_than_parameters_are_refused(*, from_gridsearch: bool) -> None:
+    method = {"name": "streaming-diloco", "fragments": 22, "local_steps": 30}
+    settings: dict[str, Any] = {
+        "train": {"algorithm": method, "workers": 2},
+        "model": {"hlf": {"hidden": [1], "from_gridsearch": from_gridsearch}},
+        "gridsearch": {"hidden": [[4, 1]]},
+    }
+
+    message = r"hlf.*: train.algorithm.fragments: 22 needs .* at least 22 .* has 21. Lower it"
+    with pytest.raises(IdleSettingError, match=message):
+        list(output_of(**settings))
+
+
 def test_muon_is_accepted_for_all_networks_of_the_package() -> None:
     names = ["hlf", "particles", "inclusive", "deepsets", "transformer"]
     lines = output_of(
