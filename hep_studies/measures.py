@@ -194,6 +194,14 @@ def _seconds_to(accuracy: float) -> ComputeMeasure:
     return compute
 
 
+def _seconds_to_best(run: RunResult, _: RunResult) -> float:
+    """Refuse to compute the time to the best accuracy from one run: the goal is of all methods.
+
+    `tuning.resolved_measure` replaces the measure by the time to the goal.
+    """
+    raise AssertionError(f"{run.method}: the goal of seconds_to_best is that of a situation")
+
+
 def _variance_after_first(seconds: list[float]) -> float:
     """Return the variance of the times of all epochs but the first [s^2].
 
@@ -300,15 +308,32 @@ _MEASURES: Final[dict[str, Measure]] = {
 def measure_of(name: str) -> Measure:
     """Return a measure by name; `seconds_to=0.9` is the time to a validation accuracy of 0.9.
 
+    `seconds_to_best=0.01` is the time to that of the best method of the situation, less 0.01.
+
     Raises:
         ValueError: There is none; the message has the nearest.
     """
+    distance = distance_to_best(name)
+    if distance is not None:
+        label = f"time to the best method's validation accuracy less {100 * distance:g} points [s]"
+        return Measure(label, _seconds_to_best, name, **{**_TIME, "depends_on_learning": True})
     goal = re.fullmatch(r"seconds_to=(\d*\.?\d+)", name)
     if goal is None:
         return _MEASURES[name_validator(_MEASURES, "measure")(name)]
     accuracy = float(goal[1])
     label = f"time to a validation accuracy of {100 * accuracy:g} % [s]"
     return Measure(label, _seconds_to(accuracy), name, **{**_TIME, "depends_on_learning": True})
+
+
+def distance_to_best(name: str) -> float | None:
+    """Return by how much the goal of a measure is below the best accuracy; None for other measures.
+
+    Examples:
+        >>> distance_to_best("seconds_to_best=0.01"), distance_to_best("seconds_to=0.9")
+        (0.01, None)
+    """
+    distance = re.fullmatch(r"seconds_to_best=(0?\.\d+)", name)
+    return None if distance is None else float(distance[1])
 
 
 def number_of_run(name: str, run: RunResult, other: RunResult) -> float:

@@ -18,16 +18,19 @@ from pydantic import (
 )
 
 from hep_core.plugins import name_validator
+from hep_studies.measures import distance_to_best
 from hep_studies.nested_values import has_key, merged, with_values
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.study_sections import (
     EPOCH,
     SECONDS,
+    SITUATION,
     AddedValues,
     Claim,
     MeasureName,
     Section,
     Selection,
+    Situations,
     StudiedMethod,
     StudyFigure,
     StudyTable,
@@ -112,6 +115,9 @@ class StudySettings(BaseModel):
     """Values of `train` of all methods."""
     methods: dict[str, StudiedMethod] = Field(min_length=1)
     """The methods by name."""
+    situations: Situations = {}
+    """Named values of several keys together: `{network: {slow: {cluster.latency_seconds: 1.0e-3}}}`
+    makes `situation.network` a key that is varied over names such as `slow`."""
     vary: VariedValues = {}
     """Values of keys such as `train.learning_rate` and `cluster.slow_ranks`: every combination is
     run."""
@@ -142,7 +148,7 @@ class StudySettings(BaseModel):
         values of the varied keys, the seed. Keys that depend on the machine have their defaults.
         """
         train = merged(self.train, self.methods[method].train)
-        train_values = with_values({"train": train}, values)["train"]
+        train_values = with_values({"train": train}, self._set_values(values))["train"]
         return TrainSettings.model_validate({**train_values, "seed": seed})
 
     def first_settings(self, method: str) -> TrainSettings:
@@ -151,8 +157,18 @@ class StudySettings(BaseModel):
 
     def cluster_settings(self, values: Mapping[str, Any]) -> ClusterSettings:
         """Return the simulated cluster of a run: the study's, with the values of varied keys."""
-        cluster = with_values({"cluster": self.cluster}, values)["cluster"]
+        cluster = with_values({"cluster": self.cluster}, self._set_values(values))["cluster"]
         return ClusterSettings.model_validate(cluster)
+
+    def _set_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values by dotted key, in which each situation is replaced by what it sets."""
+        set_values: dict[str, Any] = {}
+        for key, value in values.items():
+            if key.startswith(SITUATION):
+                set_values |= self.situations[key.removeprefix(SITUATION)][value]
+            else:
+                set_values[key] = value
+        return set_values
 
     def combinations(self, method: str) -> Iterator[dict[str, Any]]:
         """Yield every combination of values of the keys that a method varies, for one seed.
@@ -250,6 +266,9 @@ class StudySettings(BaseModel):
         """
         for method in self._named_methods():
             name_validator(self.methods, "method")(method)
+        for key in self.vary:
+            if key.startswith(SITUATION):
+                self._check_situation(key)
         for key in self._named_keys():
             name_validator(self.vary, "varied key")(key)
         for selection in self._selections():
@@ -257,7 +276,14 @@ class StudySettings(BaseModel):
         for claim in self.claims:
             for row in claim.rows():
                 self._check_protocol(row)
+                self._check_goal(row)
         return self
+
+    def _check_situation(self, key: str) -> None:
+        """Require that the situations of a varied key exist."""
+        name = name_validator(self.situations, "situation")(key.removeprefix(SITUATION))
+        for value in self.all_values_of(key):
+            name_validator(self.situations[name], f"situation of {name}")(str(value))
 
     def _selections(self) -> list[Selection]:
         """Return the runs that claims compare and that panels show."""
@@ -325,6 +351,19 @@ class StudySettings(BaseModel):
                 f"claim '{claim.says}': {claim.protocol} has other keys in `at` than {names}"
             )
 
+    def _check_goal(self, claim: Claim) -> None:
+        """Require that methods with a common goal vary the same keys: they give the situation."""
+        if distance_to_best(claim.measure) is None:
+            return
+        treated_keys = set(next(self.combinations(claim.treatment["method"])))
+        for selection in claim.control:
+            keys = set(next(self.combinations(selection["method"])))
+            if keys != treated_keys:
+                raise ValueError(
+                    f"claim '{claim.says}': {claim.measure} compares methods that vary the same "
+                    f"keys; {', '.join(sorted(keys ^ treated_keys))} is varied by one of them only"
+                )
+
     @model_validator(mode="after")
     def _check_execution(self) -> Self:
         """Refuse keys that have no effect with the execution, simulated or on MPI ranks."""
@@ -333,7 +372,11 @@ class StudySettings(BaseModel):
             raise ValueError(
                 "times_only needs execution: simulate, and has no best_of: nothing is learnt"
             )
-        cluster_keys = [key for key in self.vary if key.startswith("cluster.")]
+        varied_keys = list(self.vary)
+        for named_values in self.situations.values():
+            for values in named_values.values():
+                varied_keys += values
+        cluster_keys = [key for key in varied_keys if key.startswith("cluster.")]
         if cluster_keys and not is_simulated:
             raise ValueError(
                 f"vary: {', '.join(cluster_keys)} has no effect with execution: mpi; leave it out"

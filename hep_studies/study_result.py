@@ -23,7 +23,14 @@ from hep_studies.nested_values import as_json
 from hep_studies.run_result import RunResult
 from hep_studies.study import StudySettings, key_label
 from hep_studies.study_sections import AddedValues
-from hep_studies.tuning import LOWEST_LOSS, Tuning, best_combination, edges_of_sweep, grouped_runs
+from hep_studies.tuning import (
+    LOWEST_LOSS,
+    Tuning,
+    best_combination,
+    edges_of_sweep,
+    grouped_runs,
+    resolved_measure,
+)
 from training.errors import StudyError
 from training.loop.summary import count_actions
 from training.settings import TrainSettings
@@ -170,15 +177,18 @@ class StudyResult:
 
     def best_combination(self, cell: Cell, best_in: str = LOWEST_LOSS.best_in) -> Cell:
         """Return the values of the keys of `best_of` at which a cell is best in a measure."""
-        return best_combination(self.groups[cell], best_in)
+        return best_combination(self.groups[cell], self.resolved(cell, best_in))
+
+    def resolved(self, cell: Cell, measure: str) -> str:
+        """Return a measure of a cell, in which the best accuracy of its situation is a number."""
+        return resolved_measure(self.groups, cell, measure)
 
     def edges(self, cell: Cell, best_in: str = LOWEST_LOSS.best_in) -> dict[str, str]:
         """Return the keys of which the best value is the lowest or the highest that was tried.
 
         A better one may lie beyond. By key: "lowest", "highest", or "only one" for a single value.
         """
-        combinations = self.groups[cell]
-        return edges_of_sweep(combinations, best_combination(combinations, best_in))
+        return edges_of_sweep(self.groups[cell], self.best_combination(cell, best_in))
 
     def runs_of(self, cell: Cell, tuning: Tuning = LOWEST_LOSS) -> list[RunResult]:
         """Return the runs of a cell in the order of their seeds, at one combination of `best_of`.
@@ -190,7 +200,7 @@ class StudyResult:
         if not tuning.at:
             if not combinations:
                 return []
-            return combinations[best_combination(combinations, tuning.best_in)]
+            return combinations[self.best_combination(cell, tuning.best_in)]
         json_values = as_json(tuning.at)
         for combination, runs in combinations.items():
             if combination.matches(json_values):
@@ -209,6 +219,7 @@ class StudyResult:
         without one is left out. Tables, figures and comparisons take their numbers from here, so
         that they show the same runs. `tuning`: the values of the keys of `best_of`.
         """
+        measure = self.resolved(cell, measure)
         relative_to = measure_of(measure).relative_to
         runs = self.runs_of(cell, tuning)
         if measure != "diverged":

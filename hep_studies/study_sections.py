@@ -30,6 +30,8 @@ _KEYS_SET_ELSEWHERE: Final = MACHINE_KEYS | {"reader", "seed", "seeds", "tensorb
 #: Quantities that an epoch's quantity is drawn against.
 EPOCH: Final = "epoch"
 SECONDS: Final = "seconds"
+#: Beginning of a varied key whose values are names of situations.
+SITUATION: Final = "situation."
 #: The comparisons of a claim: of two methods, and of the values of a key.
 _OF_METHODS: Final = ("better", "equivalent")
 _OF_VALUES: Final = ("flat", "grows")
@@ -50,11 +52,28 @@ def _check_keys_have_effect(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _distinct_values(vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return the values of varied keys, each once; refuse keys of other sections than these two."""
+    """Return the values of varied keys, each once; refuse keys of sections that nobody varies."""
     for key, values in vary.items():
-        if not key.startswith(("train.", "cluster.")) or not values:
-            raise ValueError(f"'{key}' does not begin with train. or cluster., or has no values")
+        if not key.startswith(("train.", "cluster.", SITUATION)) or not values:
+            raise ValueError(
+                f"'{key}' does not begin with train., cluster. or {SITUATION}, or has no values"
+            )
     return {key: _without_repetition(values) for key, values in vary.items()}
+
+
+def _check_situations(
+    situations: dict[str, dict[str, dict[str, Any]]],
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return situations; refuse one that sets a key of another section, or one without effect."""
+    for name, named_values in situations.items():
+        for situation, values in named_values.items():
+            for key in values:
+                if not key.startswith(("train.", "cluster.")):
+                    raise ValueError(
+                        f"{name}, {situation}: '{key}' does not begin with train. or cluster."
+                    )
+            _check_keys_have_effect(values)
+    return situations
 
 
 def _without_repetition(values: Sequence[Any]) -> list[Any]:
@@ -96,6 +115,12 @@ VariedValues = Annotated[
     AfterValidator(as_json),
     AfterValidator(_distinct_values),
     AfterValidator(_check_keys_have_effect),
+]
+#: Values that keys have together, by the name of the situation; such names by that of a varied key.
+Situations = Annotated[
+    dict[str, dict[str, dict[str, Any]]],
+    AfterValidator(as_json),
+    AfterValidator(_check_situations),
 ]
 #: Values that are added to the sweep of a key, by method and key.
 AddedValues = dict[str, dict[str, list[Any]]]

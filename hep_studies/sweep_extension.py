@@ -17,6 +17,7 @@ from hep_studies.tuning import (
     best_combination,
     edges_of_sweep,
     grouped_runs,
+    resolved_measure,
 )
 
 #: Digits of an added value: 0.01 and 0.03 are followed by 0.09.
@@ -61,8 +62,10 @@ def tuning_measures(study: StudySettings) -> list[str]:
 def _edges(study: StudySettings, runs: Sequence[RunResult]) -> list[tuple[str, str, str]]:
     """Return method, key and edge of each best value that is the lowest or highest tried."""
     edges = []
-    for cell, combinations in grouped_runs(runs, study.best_of).items():
-        for measure in tuning_measures(study):
+    groups = grouped_runs(runs, study.best_of)
+    for cell, combinations in groups.items():
+        for name in tuning_measures(study):
+            measure = resolved_measure(groups, cell, name)
             best = best_combination(combinations, measure)
             if not _is_best_of_something(combinations[best], measure):
                 continue

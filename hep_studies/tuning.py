@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hep_studies.cells import Cell
-from hep_studies.measures import measure_of, number_of_run
+from hep_studies.measures import distance_to_best, measure_of, number_of_run
 from hep_studies.run_result import RunResult
 
 
@@ -71,6 +71,35 @@ def best_combination(combinations: Mapping[Cell, Sequence[RunResult]], best_in: 
         return len(runs) - len(finite), sign * mean
 
     return min(combinations, key=rank)
+
+
+def resolved_measure(
+    groups: Mapping[Cell, Mapping[Cell, Sequence[RunResult]]], cell: Cell, name: str
+) -> str:
+    """Return a measure of a cell; the time to the best accuracy becomes that to a number.
+
+    The best accuracy is the highest mean over the seeds of the validation accuracy at the end. It
+    is that of any method with the cell's values of the varied keys, each at its best.
+
+    Args:
+        groups: All runs of the study, from `grouped_runs`.
+        cell: The cell.
+        name: The measure, such as `seconds_to_best=0.01`.
+    """
+    distance = distance_to_best(name)
+    if distance is None:
+        return name
+    accuracies = []
+    for rival, combinations in groups.items():
+        if not rival.matches(cell.plain_values):
+            continue
+        runs = combinations[best_combination(combinations, "val_accuracy")]
+        finished = [run.curves["val_accuracy"][-1] for run in runs if not run.has_diverged]
+        if finished:
+            accuracies.append(float(np.mean(finished)))
+    # Where all runs diverged, no run reaches any goal.
+    best_accuracy = max(accuracies, default=1.0)
+    return f"seconds_to={max(best_accuracy - distance, 0.0):.6f}"
 
 
 def edges_of_sweep(combinations: Mapping[Cell, Sequence[RunResult]], best: Cell) -> dict[str, str]:

@@ -138,3 +138,56 @@ def test_a_mistake_in_a_further_row_is_refused(row: dict[str, Any], message: str
 
     with pytest.raises(ValidationError, match=message):
         example_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE], claims=claims)
+
+
+SITUATIONS = {
+    "links": {
+        "fast": {},
+        "slow": {"cluster.latency_seconds": 0.01, "train.skew": {"dirichlet": 0.1}},
+    }
+}
+LINKS = "situation.links"
+
+
+def test_a_situation_sets_keys_of_the_training_and_of_the_cluster_together() -> None:
+    study = example_study(situations=SITUATIONS, vary={LINKS: ["fast", "slow"]})
+
+    fast, slow = study.combinations("ar-sgd")
+
+    assert (fast, slow) == ({LINKS: "fast"}, {LINKS: "slow"})
+    assert study.cluster_settings(slow).latency_seconds == 0.01
+    assert study.cluster_settings(slow).step_seconds == 1e-3
+    assert study.train_settings("ar-sgd", fast, 1).skew is None
+    skew = study.train_settings("ar-sgd", slow, 1).skew
+    assert skew is not None
+    assert skew.dirichlet == 0.1
+
+
+FIXED = {**STUDY["methods"]["sgd"], "fixed": [LINKS]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vary": {LINKS: ["fst"]}}, "no situation of links 'fst'.* Did you mean 'fast'"),
+        ({"vary": {"situation.link": ["fast"]}}, "no situation 'link'.* Did you mean 'links'"),
+        ({"situations": {"links": {"slow": {"latency": 1}}}}, "'latency' does not begin with"),
+        ({"situations": {"links": {"slow": {"train.seed": 1}}}}, "seed: no effect in a study"),
+        ({"execution": "mpi"}, "cluster.latency_seconds has no effect with execution: mpi"),
+        (
+            {
+                "methods": {**STUDY["methods"], "sgd": FIXED},
+                "claims": [
+                    {**PAIR, "measure": "seconds_to_best=0.01", "protocol": "each at its best"}
+                ],
+            },
+            "compares methods that vary the same keys; situation.links is varied by one",
+        ),
+    ],
+    ids=str,
+)
+def test_a_situation_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    study = {"situations": SITUATIONS, "vary": {LINKS: ["fast", "slow"]}}
+
+    with pytest.raises(ValidationError, match=message):
+        example_study(**{**study, **changes})

@@ -88,6 +88,7 @@ def test_a_rate_at_which_a_run_diverged_comes_last() -> None:
         ("val_loss", "val_loss"),
         ("val_accuracy", "val_accuracy"),
         ("seconds_to=0.85", "seconds_to=0.85"),
+        ("seconds_to_best=0.01", "seconds_to_best=0.01"),
         ("temporal_efficiency", "mean_val_accuracy"),
         ("temporal_efficiency_in_training", "mean_train_accuracy"),
         # Settings that learn nothing would be the fastest, and agree best.
