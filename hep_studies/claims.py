@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hep_studies.classifier_section import classifier_section
 from hep_studies.nested_values import form_of
-from hep_studies.pages import render, render_claims
+from hep_studies.pages import render, render_claims, render_guide
 from hep_studies.run_result import RunResult
 from hep_studies.study import FOLDER, PRESENTATION_KEYS, StudySettings
 from hep_studies.study_result import PACKED_FILE, RESULT_FILE, StudyResult, read_study_result
@@ -20,6 +20,8 @@ from pipeline.errors import MissingInputError
 from training.settings import TrainSettings
 
 _PAGE: Final = "claims.md"
+#: The page which method to take; there is none without a study of situations.
+_GUIDE: Final = "choosing.md"
 #: Keys of a study of which another value changes all its runs, or what they are compared by.
 _KEYS_OF_ALL_RUNS: Final = ("workload", "execution", "times_only", "best_of", "reference")
 
@@ -27,9 +29,10 @@ _KEYS_OF_ALL_RUNS: Final = ("workload", "execution", "times_only", "best_of", "r
 def write_claims(folder: Path, out: Path) -> Path:
     """Write the page of the claims of all studies in a folder, and return its path.
 
-    Nothing is run: the claims are judged by stored results. Pages of published studies are written
-    again. The claims of a study that comes with the code are those of its file now, if the file
-    still asks for the stored runs. Results of evaluations (`metrics.json`) get a section.
+    Beside it, studies of situations give the page which method to take, `choosing.md`. Nothing is
+    run: the claims are judged by stored results. Pages of published studies are written again. The
+    claims of a study that comes with the code are those of its file now, if the file still asks for
+    the stored runs. Results of evaluations (`metrics.json`) get a section.
 
     Args:
         folder: Has a folder for each study: `docs/studies`, or `compare` of a run folder.
@@ -60,6 +63,9 @@ def write_claims(folder: Path, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     page = out / _PAGE
     page.write_text(text, encoding="utf-8")
+    guide = render_guide(results, command=command)
+    if guide:
+        (out / _GUIDE).write_text(guide, encoding="utf-8")
     return page
 
 

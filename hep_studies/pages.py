@@ -14,9 +14,17 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hep_studies import claim_texts
+from hep_studies.guide import GOAL
+from hep_studies.guide_page import (
+    guide_table,
+    records_table,
+    situation_settings,
+    situations_table,
+    study_guides,
+)
 from hep_studies.headlines import JudgedStudy, headlines
 from hep_studies.judging import JudgedClaim, judge
-from hep_studies.measures import measure_of
+from hep_studies.measures import distance_to_best, measure_of
 from hep_studies.sample_texts import rows_title, sample_of, what_was_run
 from hep_studies.study import key_label
 from hep_studies.study_notes import cautions, notes
@@ -49,6 +57,8 @@ def render(result: StudyResult, *, folder: str) -> str:
         learning=learning_summary(result) if study.times_only is None else None,
         notes=notes(result, claims),
         sweep=sweep_table(result) if study.best_of else "",
+        situations=situations_table(result),
+        situation_settings=situation_settings(study),
     )
 
 
@@ -71,6 +81,27 @@ def render_claims(
         claims=all_claims,
         command=command,
         evaluations=evaluations,
+    )
+
+
+def render_guide(results: Mapping[str, StudyResult], *, command: str) -> str:
+    """Return the page which method to take in Markdown; empty if no study varies situations.
+
+    `results`: the studies, by the link to the page of each. `command`: the command line that makes
+    the page.
+    """
+    guides = study_guides(results)
+    if not guides:
+        return ""
+    versions = {run.made_with for guide in guides for run in guide.result.runs}
+    return _fill_template(
+        "choosing.md.j2",
+        guides=guides,
+        points=100 * (distance_to_best(GOAL) or 0.0),
+        table=guide_table(guides),
+        records=records_table(guides),
+        versions="; ".join(sorted(versions)),
+        command=command,
     )
 
 

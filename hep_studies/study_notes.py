@@ -132,10 +132,11 @@ def _about_checks_of_sums(result: StudyResult) -> list[str]:
 def _about_broken_methods(result: StudyResult) -> list[str]:
     """Return a sentence for each method that is far worse than one worker at its best values.
 
-    Without `best_of` the values are those of the source, which may be meant to fail.
+    Without `best_of` the values are those of the source, which may be meant to fail. A study of
+    situations says in their table which methods miss the accuracy in which of them.
     """
     single_worker = result.study.single_worker
-    if not result.study.best_of or single_worker is None:
+    if not result.study.best_of or result.study.situations or single_worker is None:
         return []
     sentences = []
     for cell in result.cells():

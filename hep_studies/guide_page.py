@@ -1,0 +1,219 @@
+"""The texts of the guide which method to take, and of the situations on the page of a study."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from hep_studies.guide import Contender, Record, Situation, judge_situations, method_records
+from hep_studies.sample_texts import sample_of, workload_title
+from hep_studies.study import StudySettings, key_label
+from hep_studies.study_result import StudyResult
+from hep_studies.study_sections import SITUATION
+from hep_studies.tables import markdown_table
+from hep_studies.tuning import is_number
+from models.evaluation.rounding import with_error
+
+#: Number of tied methods that a cell of the guide names; it counts the others.
+_MOST_NAMED: Final = 3
+_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+#: Mark of a method that is fastest at the lowest or highest rate tried.
+_AT_EDGE: Final = "\N{DAGGER}"
+
+
+class StudyGuide(NamedTuple):
+    """What a study contributes to the guide."""
+
+    link: str
+    """Link to its page."""
+    result: StudyResult
+    situations: list[Situation]
+    records: list[Record]
+
+    @property
+    def title(self) -> str:
+        """What the study trains."""
+        title = workload_title(self.result.study)
+        return title[0].upper() + title[1:]
+
+    @property
+    def sample(self) -> str:
+        """Its rows and seeds."""
+        return sample_of(self.result)
+
+    @property
+    def demonstration(self) -> str:
+        """Why it is too small to judge by; empty if it is not."""
+        return self.result.study.demonstration
+
+    @property
+    def in_doubt(self) -> str:
+        """A sentence on the method that disappoints least."""
+        record = self.records[0]
+        if self.demonstration:
+            return "no advice follows from a demonstration."
+        if record.num_missed:
+            return (
+                f"no method reaches the accuracy with all seeds in all situations; {record.title} "
+                f"misses it in the fewest, {record.num_missed} of {len(self.situations)}."
+            )
+        return (
+            f"in doubt take {record.title}, which reaches the accuracy in all "
+            f"{len(self.situations)} situations, in the mean at most "
+            f"{_factor(record.worst_factor)} the time of the fastest."
+        )
+
+    @property
+    def spread(self) -> str:
+        """A sentence on how often the most frequent method is among the best."""
+        record = max(self.records, key=lambda record: record.num_best)
+        return (
+            f"For {workload_title(self.result.study)}, {record.title} is most often among the "
+            f"best, in {record.num_best} of {len(self.situations)} situations."
+        )
+
+    @property
+    def checks(self) -> str:
+        """A sentence on the checks of the simulated times by ranks."""
+        checks = self.result.checks
+        used = [check for check in checks if not check.refused]
+        cores = self.result.provenance.machine.cores
+        text = (
+            f"{self.title}: on {cores} cores, ranks checked the step of {len(checks)} methods, "
+            f"and {len(used)} checks are used"
+        )
+        if not used:
+            return f"{text}."
+        gaps = [100 * check.gap / check.simulated for check in used]
+        return f"{text}; steps took {min(gaps):+.0f} to {max(gaps):+.0f} % longer than simulated."
+
+
+def study_guides(results: Mapping[str, StudyResult]) -> list[StudyGuide]:
+    """Return the guide of each study that varies situations, the one of most situations first.
+
+    `results`: the studies, by the link to the page of each.
+    """
+    guides = []
+    for link, result in results.items():
+        situations = judge_situations(result)
+        if situations:
+            guides.append(StudyGuide(link, result, situations, method_records(situations)))
+    return sorted(guides, key=lambda guide: -len(guide.situations))
+
+
+def guide_table(guides: Sequence[StudyGuide]) -> str:
+    """Return the table of the guide: a row for each situation, a column for each study.
+
+    The studies name their situations alike; the first one has all names of the keys.
+    """
+    texts_by_names: dict[tuple[str, ...], list[str]] = {}
+    for column, guide in enumerate(guides):
+        for situation in guide.situations:
+            row = texts_by_names.setdefault(situation.names, ["-"] * len(guides))
+            row[column] = _best_text(situation)
+    keys = [key for key in guides[0].result.study.vary if key.startswith(SITUATION)]
+    header = [key_label(key) for key in keys]
+    rows = [[*names, *texts] for names, texts in texts_by_names.items()]
+    return markdown_table([*header, *(guide.title for guide in guides)], rows)
+
+
+def _best_text(situation: Situation) -> str:
+    """Return the best methods of a situation: the time of the first, factors of the others."""
+    if not situation.best:
+        first = situation.contenders[0]
+        num_reached = first.num_runs - first.num_missed
+        return f"none with all seeds; {first.title} with {num_reached} of {first.num_runs}"
+    first, *tied = situation.best
+    texts = [f"{_title(first)} {_seconds(first)} s"]
+    texts += [
+        f"{_title(rival)} {_factor(rival.factor, rival.factor_error)}"
+        for rival in tied[: _MOST_NAMED - 1]
+    ]
+    num_unnamed = len(situation.best) - len(texts)
+    if num_unnamed:
+        texts.append(f"{num_unnamed} more")
+    return "; ".join(texts)
+
+
+def _title(contender: Contender) -> str:
+    """Return the name of a method: bold if it is among the best, with a mark at an edge."""
+    title = f"**{contender.title}**" if contender.is_among_best else contender.title
+    return f"{title}{_AT_EDGE}" if contender.is_at_edge else title
+
+
+def _seconds(contender: Contender) -> str:
+    """Return the time to the goal with its error [s]; "-" if no run reaches it."""
+    if math.isnan(contender.seconds):
+        return "-"
+    return _with_error(contender.seconds, contender.error)
+
+
+def _factor(factor: float, error: float = math.nan) -> str:
+    """Return a factor of times with its error; "-" for one that is not known."""
+    if math.isnan(factor):
+        return "-"
+    return f"{_TIMES}{_with_error(factor, error)}"
+
+
+def _with_error(value: float, error: float) -> str:
+    """Return a number with its error; three digits where the error is not known or is 0."""
+    if math.isnan(value):
+        return "-"
+    return with_error(value, error) if error > 0 else f"{value:.3g}"
+
+
+def records_table(guides: Sequence[StudyGuide]) -> str:
+    """Return a table of the records of all methods: a row for each, a column for each study."""
+    texts_by_title: dict[str, list[str]] = {}
+    for column, guide in enumerate(guides):
+        for record in guide.records:
+            row = texts_by_title.setdefault(record.title, ["-"] * len(guides))
+            texts = [f"best in {record.num_best}", f"misses {record.num_missed}"]
+            if not math.isnan(record.worst_factor):
+                texts.append(f"else up to {_factor(record.worst_factor)}")
+            row[column] = "; ".join(texts)
+    header = ["", *(f"{guide.title}, {len(guide.situations)}" for guide in guides)]
+    return markdown_table(header, [[title, *texts] for title, texts in texts_by_title.items()])
+
+
+def situations_table(result: StudyResult) -> str:
+    """Return a table of every method in every situation of a study; empty if it varies none."""
+    rows: list[list[str]] = []
+    for situation in judge_situations(result):
+        rows += [_row_of_contender(situation, contender) for contender in situation.contenders]
+    if not rows:
+        return ""
+    header = ["situation", "accuracy to reach", "method", "time to it [s]", "behind the fastest"]
+    header += ["test accuracy [%]", "bytes of a worker and epoch", "runs that miss it"]
+    return markdown_table(header, rows)
+
+
+def _row_of_contender(situation: Situation, contender: Contender) -> list[str]:
+    """Return the row of a method in a situation, for the table of the study's page."""
+    return [
+        ", ".join(situation.names),
+        f"{100 * situation.goal:.2f} %",
+        _title(contender),
+        _seconds(contender),
+        _factor(contender.factor, contender.factor_error),
+        _with_error(100 * contender.accuracy, 100 * contender.accuracy_error),
+        f"{contender.bytes_sent:,.0f}",
+        f"{contender.num_missed} of {contender.num_runs}",
+    ]
+
+
+def situation_settings(study: StudySettings) -> str:
+    """Return a table of what each situation of a study sets; empty without any."""
+    rows = []
+    for key, named_values in study.situations.items():
+        for name, values in named_values.items():
+            texts = [f"{setting} {_value_text(value)}" for setting, value in values.items()]
+            rows.append([key.replace("_", " "), name, "; ".join(texts)])
+    return markdown_table(["", "situation", "sets"], rows) if rows else ""
+
+
+def _value_text(value: Any) -> str:
+    """Return a value of a key as text; a number without digits that say nothing."""
+    return f"{value:g}" if is_number(value) else json.dumps(value)
