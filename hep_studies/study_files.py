@@ -46,7 +46,8 @@ def shipped_studies() -> dict[str, Path]:
     A study has the name of its file. The tables and figures of the source that it shows are
     further names of the file.
     """
-    files = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+    files = {path.stem: path for path in FOLDER.glob("*.yaml")}
+    files = dict(sorted(files.items()))
     further_names = {}
     for path in files.values():
         for name in read_mapping(path).get("shows") or {}:
@@ -66,7 +67,9 @@ def list_studies() -> Table:
     for name in study_names():
         small = read_study(name, "small").settings
         full = read_study(name, "full").settings
-        shows = f"{small.source}: {', '.join(small.shows.values())}"
+        shows = small.source
+        if small.shows:
+            shows += f": {', '.join(small.shows.values())}"
         table.add_row(name, shows, f"{small.minutes:g}", f"{full.minutes:g}")
     table.columns[0].no_wrap = True
     return table
