@@ -44,9 +44,27 @@ class StudyGuide(NamedTuple):
         return sample_of(self.result)
 
     @property
+    def workers(self) -> str:
+        """Its workers and the time of their step, to which that of messages compares."""
+        study = self.result.study
+        settings = study.first_settings(study.reference)
+        step_seconds = study.cluster_settings({}).step_of(settings.batch_size)
+        return f"{settings.workers} workers, a step of {1e3 * step_seconds:g} ms"
+
+    @property
     def demonstration(self) -> str:
         """Why it is too small to judge by; empty if it is not."""
         return self.result.study.demonstration
+
+    @property
+    def heading(self) -> str:
+        """Heading of its column in a table."""
+        return f"{self.title} (a demonstration)" if self.demonstration else self.title
+
+    @property
+    def situation_keys(self) -> list[str]:
+        """The keys of which its situations are made."""
+        return [key for key in self.result.study.vary if key.startswith(SITUATION)]
 
     @property
     def in_doubt(self) -> str:
@@ -67,7 +85,9 @@ class StudyGuide(NamedTuple):
 
     @property
     def spread(self) -> str:
-        """A sentence on how often the most frequent method is among the best."""
+        """A sentence on the method that is among the best most often; none of a demonstration."""
+        if self.demonstration:
+            return ""
         record = max(self.records, key=lambda record: record.num_best)
         return (
             f"For {workload_title(self.result.study)}, {record.title} is most often among the "
@@ -106,17 +126,21 @@ def study_guides(results: Mapping[str, StudyResult]) -> list[StudyGuide]:
 def guide_table(guides: Sequence[StudyGuide]) -> str:
     """Return the table of the guide: a row for each situation, a column for each study.
 
-    The studies name their situations alike; the first one has all names of the keys.
+    Studies that name their situations alike share rows. A study without a key has "-" for it.
     """
+    keys: list[str] = []
+    for guide in guides:
+        keys += [key for key in guide.situation_keys if key not in keys]
     texts_by_names: dict[tuple[str, ...], list[str]] = {}
     for column, guide in enumerate(guides):
         for situation in guide.situations:
-            row = texts_by_names.setdefault(situation.names, ["-"] * len(guides))
+            name_by_key = dict(zip(guide.situation_keys, situation.names, strict=True))
+            names = tuple(name_by_key.get(key, "-") for key in keys)
+            row = texts_by_names.setdefault(names, ["-"] * len(guides))
             row[column] = _best_text(situation)
-    keys = [key for key in guides[0].result.study.vary if key.startswith(SITUATION)]
-    header = [key_label(key) for key in keys]
+    header = [key_label(key) for key in keys] + [guide.heading for guide in guides]
     rows = [[*names, *texts] for names, texts in texts_by_names.items()]
-    return markdown_table([*header, *(guide.title for guide in guides)], rows)
+    return markdown_table(header, rows)
 
 
 def _best_text(situation: Situation) -> str:
@@ -174,8 +198,10 @@ def records_table(guides: Sequence[StudyGuide]) -> str:
             if not math.isnan(record.worst_factor):
                 texts.append(f"else up to {_factor(record.worst_factor)}")
             row[column] = "; ".join(texts)
-    header = ["", *(f"{guide.title}, {len(guide.situations)}" for guide in guides)]
-    return markdown_table(header, [[title, *texts] for title, texts in texts_by_title.items()])
+    headings = [f"{guide.heading}, of {len(guide.situations)}" for guide in guides]
+    return markdown_table(
+        ["", *headings], [[title, *texts] for title, texts in texts_by_title.items()]
+    )
 
 
 def situations_table(result: StudyResult) -> str:
@@ -186,7 +212,7 @@ def situations_table(result: StudyResult) -> str:
     if not rows:
         return ""
     header = ["situation", "accuracy to reach", "method", "time to it [s]", "behind the fastest"]
-    header += ["test accuracy [%]", "bytes of a worker and epoch", "runs that miss it"]
+    header += ["test accuracy [%]", "bytes of a worker and epoch", "runs that miss it", "diverged"]
     return markdown_table(header, rows)
 
 
@@ -201,6 +227,7 @@ def _row_of_contender(situation: Situation, contender: Contender) -> list[str]:
         _with_error(100 * contender.accuracy, 100 * contender.accuracy_error),
         f"{contender.bytes_sent:,.0f}",
         f"{contender.num_missed} of {contender.num_runs}",
+        f"{contender.num_diverged}",
     ]
 
 
