@@ -87,7 +87,8 @@ def exponential_distances(step: int, world_size: int, peers: int) -> list[int]:
     num_distances = (world_size - 1).bit_length()
     num_peers = min(peers, num_distances)
     first = step * num_peers
-    return [2 ** (number % num_distances) for number in range(first, first + num_peers)]
+    powers = [index % num_distances for index in range(first, first + num_peers)]
+    return [2**power for power in powers]
 
 
 class Topology(NamedTuple):

@@ -28,7 +28,7 @@ from hep_studies.simulator.costs import ROUND_TRIPS, Network, NicQueues
 from hep_studies.simulator.virtual_time import VirtualBackground, VirtualClock, VirtualLock
 from training.transports.basics import ExchangeCounts, Vector, is_finite
 from training.transports.parameter_server import Layout, ParameterServer
-from training.transports.pushes import Answer, Push, Rule
+from training.transports.pushes import Answer, Push, Rule, ShardChange
 from training.transports.transport import SharedVector
 
 
@@ -146,12 +146,8 @@ class SimServer(ParameterServer):
     @override
     async def _apply_rule(
         self, shard: int, rule: Rule, indices: Vector | None, buffer: Vector
-    ) -> tuple[int, int, bool]:
-        """Apply a rule to a locked shard, after the processor time of a push.
-
-        Returns:
-            The shard's clock before and after, and whether the result is finite and so accepted.
-        """
+    ) -> ShardChange:
+        """Apply a rule to a locked shard, after the processor time of a push."""
         if self._push_seconds:
             await self._clock.sleep(self._push_seconds)
         return await super()._apply_rule(shard, rule, indices, buffer)

@@ -19,7 +19,6 @@ from pipeline.runs.provenance import now
 from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import describe, rank_table
-from training.algorithms.method import METHODS
 from training.topology import TOPOLOGIES
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def method_modules(settings: TrainSettings) -> list[str]:
     imports: only those of the chosen method count for the result.
     """
     method = settings.algorithm
-    modules = [type(method).__module__, METHODS[method.name].algorithm.__module__]
+    modules = [type(method).__module__, method.algorithm_class.__module__]
     topology = getattr(method, "topology", None)
     if topology:
         modules.append(code_module(TOPOLOGIES[topology]))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simulated import StepRecorder
 
 from training.algorithms.base import Algorithm
-from training.algorithms.sgp import Sgp
+from training.algorithms.push_sum import PushSum
 from training.algorithms.wrapper import Wrapper
 
 RATE = 0.1
@@ -25,10 +25,10 @@ def peers_of(rank: int, step: int, *, workers: int, peers: int) -> list[int]:
     return [(rank + hops[(step * peers + index) % len(hops)]) % workers for index in range(peers)]
 
 
-def unwrapped(algorithm: Algorithm) -> Sgp:
+def unwrapped(algorithm: Algorithm) -> PushSum:
     while isinstance(algorithm, Wrapper):
         algorithm = algorithm.base
-    assert isinstance(algorithm, Sgp)
+    assert isinstance(algorithm, PushSum)
     return algorithm
 
 

@@ -108,6 +108,11 @@ class MethodSettings(SettingsSection):
         return METHODS[self.name].traits
 
     @property
+    def algorithm_class(self) -> type[Any]:
+        """The class of the `Algorithm`; some methods have another one by their settings."""
+        return METHODS[self.name].algorithm
+
+    @property
     def steps_between_averages(self) -> int:
         """Number of steps from one average to the next: the key `local_steps`, else 1."""
         return getattr(self, "local_steps", 1)

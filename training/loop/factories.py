@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from training.algorithms.base import Algorithm, VectorModel, Worker
-from training.algorithms.registry import METHODS, SlowMo, StaleSynchronous
+from training.algorithms.registry import SlowMo, StaleSynchronous
 from training.compiled.muon import MuonOptimizer, hidden_matrices
 from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, optimizer_constants
 from training.errors import IdleSettingError
@@ -59,8 +59,7 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
     update = ArrayOptimizer(optimizer_constants(settings))
     optimizer = make_optimizer(model, settings)
     worker = Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
-    method = METHODS[settings.algorithm.name]
-    algorithm: Algorithm = method.algorithm(settings.algorithm, worker)
+    algorithm: Algorithm = settings.algorithm.algorithm_class(settings.algorithm, worker)
     if settings.staleness_bound is not None:
         algorithm = StaleSynchronous(algorithm, bound=settings.staleness_bound)
     if settings.slowmo is not None:

@@ -22,7 +22,15 @@ from itertools import pairwise
 import numpy as np
 
 from training.transports.basics import Background, ExchangeCounts, Vector, is_finite, run_now
-from training.transports.pushes import ALL_SHARDS, Answer, Push, Rule, Shard, ShardSelection
+from training.transports.pushes import (
+    ALL_SHARDS,
+    Answer,
+    Push,
+    Rule,
+    Shard,
+    ShardChange,
+    ShardSelection,
+)
 
 
 class Layout:
@@ -208,25 +216,27 @@ class ParameterServer:
         """
         started = self._now()
         wait_seconds = 0.0
-        # For each shard: the clock before, the clock after, and whether it accepted the push.
-        changes = []
+        changes: list[ShardChange] = []
         buffer = self._free_buffers.pop() if self._free_buffers else np.empty_like(self._buffer)
         for shard in self._selected_shards(selection):
             wait_seconds += await self._acquire(shard)
             try:
-                changes.append(await self._apply_rule(shard, rule, selection.indices, buffer))
+                change = await self._apply_rule(shard, rule, selection.indices, buffer)
+                changes.append(change)
                 if selection.answer is not None:
                     await self._send_answer(shard, selection.answer)
             finally:
                 await self._unlock(shard)
         self._free_buffers.append(buffer)
         self._counts.exchange_seconds += self._now() - started
-        clocks_before, clocks_after, is_accepted = np.array(changes, np.int64).T
-        return Push(clocks_before, clocks_after, bool(is_accepted.all())), wait_seconds
+        clocks_before = np.array([change.clock_before for change in changes], np.int64)
+        clocks_after = np.array([change.clock_after for change in changes], np.int64)
+        is_accepted = all(change.is_accepted for change in changes)
+        return Push(clocks_before, clocks_after, is_accepted), wait_seconds
 
     async def _apply_rule(
         self, shard: int, rule: Rule, indices: Vector | None, buffer: Vector
-    ) -> tuple[int, int, bool]:
+    ) -> ShardChange:
         """Read a locked shard, apply the rule, and write the result if it is finite.
 
         Args:
@@ -234,36 +244,34 @@ class ParameterServer:
             rule: Changes the values that were read.
             indices: Ascending elements of the whole vector to read and write; None: all.
             buffer: (1 + num_moments, size of the largest shard) overwritten by the values.
-
-        Returns:
-            The shard's clock before and after, and whether the result is finite and so accepted.
         """
-        elements = self.layout.slices[shard]
-        indices_in_shard, index_bytes = None, 0
+        shard_elements = self.layout.slices[shard]
+        elements, indices_in_shard, index_bytes = shard_elements, None, 0
         if indices is not None:
-            # The indices from `first` up to `last` are those inside this shard.
-            first, last = np.searchsorted(indices, (elements.start, elements.stop)).tolist()
-            indices_in_shard = indices[first:last] - elements.start
+            # The indices in `elements` are those inside this shard.
+            bounds = (shard_elements.start, shard_elements.stop)
+            elements = slice(*np.searchsorted(indices, bounds).tolist())
+            indices_in_shard = indices[elements] - shard_elements.start
             index_bytes = indices_in_shard.nbytes
-            elements = slice(first, last)
 
         rows = buffer[:, : elements.stop - elements.start]
         clock = await self._read_shard(shard, rows, indices_in_shard)
-        # The first row is the vector, the others are the moments.
-        view = Shard(shard, clock, elements, rows[0], rows[1:])
+        vector, moments = rows[0], rows[1:]
+        view = Shard(shard, clock, elements, vector, moments)
         rule(view)
 
-        if not all(map(is_finite, rows)):
+        if not all(is_finite(row) for row in rows):
             self._counts.refused += 1
             self._count_bytes(shard, rows.nbytes + index_bytes)
-            return clock, clock, False
-        # `counts` is True, as 1, unless the rule has set it to False.
-        clock_after = clock + view.counts
+            return ShardChange(clock, clock, is_accepted=False)
+        clock_after = clock
+        if view.counts:
+            clock_after += 1
         await self._write_shard(shard, rows, indices_in_shard, clock_after)
         # The values travel twice: to this worker, and back.
         self._count_bytes(shard, 2 * rows.nbytes + index_bytes)
-        self._counts.pushes += view.counts
-        return clock, clock_after, True
+        self._counts.pushes += clock_after - clock
+        return ShardChange(clock, clock_after, is_accepted=True)
 
     async def _send_answer(self, shard: int, answer: Answer) -> None:
         """Read all elements of a locked shard, and give them to `answer`."""

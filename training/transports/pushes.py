@@ -60,6 +60,15 @@ class ShardSelection(NamedTuple):
 ALL_SHARDS: Final = ShardSelection()
 
 
+class ShardChange(NamedTuple):
+    """What a push did to one shard."""
+
+    clock_before: int
+    clock_after: int
+    is_accepted: bool
+    """Whether the result of the rule was finite; else the shard stays as it was."""
+
+
 class Push(NamedTuple):
     """A finished push, with the clocks of the shards that it tried to change, in their order.
 
@@ -74,12 +83,18 @@ class Push(NamedTuple):
     is_accepted: bool
     """Whether no shard refused it."""
 
+    @property
+    def is_counted(self) -> Vector:
+        """(num_selected_shards,) whether the clock of a shard counts this push."""
+        is_counted: Vector = self.clocks_after > self.clocks_before
+        return is_counted
+
     def staleness(self, pulled_clocks: Vector) -> list[int]:
         """Return, for each shard that counted this push, the pushes by others since some clocks.
 
         `pulled_clocks`: the clocks of the same shards when this worker copied them, with no push of
         its own since.
         """
-        is_counted = self.clocks_after > self.clocks_before
-        staleness: list[int] = (self.clocks_before - pulled_clocks)[is_counted].tolist()
+        num_pushes_since = self.clocks_before - pulled_clocks
+        staleness: list[int] = num_pushes_since[self.is_counted].tolist()
         return staleness

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from training.algorithms.base import Algorithm
+from training.algorithms.push_sum import PushSum
 from training.algorithms.server import WindowAlgorithm
-from training.algorithms.sgp import Sgp
 from training.algorithms.sharded import Sharded
 from training.algorithms.wrapper import Wrapper
 from training.flat_model import FlatModel
@@ -91,7 +91,7 @@ def weight_of_changes(algorithm: Algorithm) -> float:
     """The factor on the changes of a worker's model in the sum over the workers."""
     while isinstance(algorithm, Wrapper):
         algorithm = algorithm.base
-    return float(algorithm._biased[-1]) if isinstance(algorithm, Sgp) else 1.0
+    return float(algorithm._biased[-1]) if isinstance(algorithm, PushSum) else 1.0
 
 
 def unsent_gradients(algorithm: Algorithm) -> Vector:

@@ -18,6 +18,7 @@ from simulated import LinearGradients, StepRecorder, run, settings, toy_network,
 
 from hep_studies.simulator.cluster import ClusterSettings
 from training.algorithms.base import Algorithm
+from training.algorithms.sgp_overlap import OverlapSgp
 from training.errors import IdleSettingError
 
 
@@ -129,7 +130,7 @@ def test_a_biased_model_that_is_not_finite_reaches_nobody_and_is_given_up(
     def spoil(rank: int, step: int, algorithm: Algorithm) -> None:
         if (rank, step) == (1, 4):
             worker = unwrapped(algorithm)
-            spoilt = worker._unshared if method is OSGP else worker._biased
+            spoilt = worker._unshared if isinstance(worker, OverlapSgp) else worker._biased
             spoilt[0] = np.inf
 
     trained = problem.drive(**method, before_step=spoil)

@@ -27,7 +27,7 @@ from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.transport import SimNetwork
 from hep_studies.simulator.virtual_time import VirtualClock
 from training.algorithms.base import Algorithm
-from training.algorithms.sgp import Sgp
+from training.algorithms.sgp_overlap import OverlapSgp
 from training.loop.factories import make_algorithm
 
 
@@ -153,9 +153,9 @@ def test_an_outer_step_of_slowmo_moves_models_of_any_weight_by_its_change() -> N
     problem = LinearGradients(workers=4, steps=24, seed=2)
     moves: list[tuple[Matrix, Matrix]] = []
     weights = []
-    add = Sgp.add
+    add = OverlapSgp.add
 
-    async def checked_add(worker: Sgp, change: Matrix) -> None:
+    async def checked_add(worker: OverlapSgp, change: Matrix) -> None:
         model, moved_model = np.empty(5), np.empty(5)
         await worker.current(model)
         weights.append(float(worker._biased[-1]))
@@ -164,7 +164,7 @@ def test_an_outer_step_of_slowmo_moves_models_of_any_weight_by_its_change() -> N
         moves.append((moved_model - model, change))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sgp, "add", checked_add)
+        patch.setattr(OverlapSgp, "add", checked_add)
         # With the exact average no message comes meanwhile.
         slowmo = {"tau": 4, "beta": 0.6, "exact_average": True}
         problem.drive(**OSGP, cluster=UNEVEN_CLUSTER, slowmo=slowmo)
@@ -178,9 +178,9 @@ def test_an_outer_step_of_slowmo_moves_models_of_any_weight_by_its_change() -> N
 def test_a_snapshot_is_the_mean_of_the_biased_models_and_the_distance_from_it() -> None:
     problem, recorder = LinearGradients(workers=4, steps=24, seed=2), StepRecorder()
     results, snapshots, distances = np.empty((4, 5)), [], []
-    result = Sgp.result
+    result = OverlapSgp.result
 
-    async def snapshot_then_result(worker: Sgp, out: Matrix) -> None:
+    async def snapshot_then_result(worker: OverlapSgp, out: Matrix) -> None:
         # No message is under way after `flush`, so nothing changes meanwhile.
         snapshot = np.empty(5)
         distances.append(await worker.snapshot(snapshot))
@@ -188,7 +188,7 @@ def test_a_snapshot_is_the_mean_of_the_biased_models_and_the_distance_from_it() 
         await result(worker, out)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sgp, "result", snapshot_then_result)
+        patch.setattr(OverlapSgp, "result", snapshot_then_result)
         problem.drive(**OSGP, cluster=UNEVEN_CLUSTER, before_step=recorder, results=results)
 
     np.testing.assert_allclose(snapshots, results, atol=1e-12)
