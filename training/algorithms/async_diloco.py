@@ -142,10 +142,11 @@ class AsyncDiLoCo(WindowAlgorithm):
             speeds[:] = shard.vector
 
         await self._speeds.push(share_speed)
-        steps = self._most_steps * self._own_speed / speeds.max()
+        exact_steps = self._most_steps * self._own_speed / speeds.max()
         # Digits that depend on the clock do not decide whether a half is rounded up.
-        steps = round(steps, _DECIMALS_OF_STEPS)
-        self._local_steps = max(1, math.floor(steps + 0.5))
+        stable_steps = round(exact_steps, _DECIMALS_OF_STEPS)
+        nearest_steps = math.floor(stable_steps + 0.5)
+        self._local_steps = max(1, nearest_steps)
 
     @override
     def begin_window(self) -> None:
@@ -156,17 +157,21 @@ class AsyncDiLoCo(WindowAlgorithm):
     def server_update(self, change: Vector, shard: Shard) -> Vector:
         """Return the outer step with g = -change, and change D and u, the moments of the shard."""
         num_workers = self.transport.world_size
+        # g / N.
         share = -change / num_workers
         sum_of_pushes, momentum = shard.moments
         sum_of_pushes += share
+        # c, or 1 - c N + c with the last push of a round.
         momentum_weight = self._early_momentum / num_workers
-        num_pushes = shard.clock + int(self.pushes_before[shard.index]) + 1
-        if num_pushes % num_workers == 0:
+        pushes_before = int(self.pushes_before[shard.index]) + shard.clock
+        is_last_of_round = (pushes_before + 1) % num_workers == 0
+        if is_last_of_round:
             momentum *= self._mu
             momentum += sum_of_pushes
             sum_of_pushes[:] = 0
             momentum_weight += 1 - self._early_momentum
-        update: Vector = -self._eta * (momentum_weight * self._mu * momentum + share)
+        outer_step = momentum_weight * self._mu * momentum + share
+        update: Vector = -self._eta * outer_step
         return update
 
     @override

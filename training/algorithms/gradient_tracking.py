@@ -5,6 +5,7 @@ Source: Koloskova, Lin, Stich 2021 (DSGT); Takezawa et al. 2023, Algorithm 1 (mo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from typing_extensions import override
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.d_psgd import NeighbourAlgorithm, NeighbourSettings, mix
 from training.algorithms.method import Traits, algorithm
+from training.transports.basics import Vector
 
 
 class GradientTrackingSettings(NeighbourSettings):
@@ -81,7 +83,12 @@ class GradientTracking(NeighbourAlgorithm):
         if await self.has_gradient(compute_gradient, num_samples):
             self.model.read_gradient(self._gradient)
             self._momentum += self._gradient
+        self._step_along_tracking_vector()
+        neighbour_messages = await self.begin_exchange(self._message)
+        self._mix([self._message, *neighbour_messages])
 
+    def _step_along_tracking_vector(self) -> None:
+        """Write y_i into the message, step along it, and write the model into the message."""
         # Both are views: what is written to them is part of the message.
         stepped_model, tracking_vector = np.split(self._message, 2)
         np.subtract(self._momentum, self._correction, out=tracking_vector)
@@ -89,14 +96,19 @@ class GradientTracking(NeighbourAlgorithm):
         self.optimizer.step()
         self.model.read(stepped_model)
 
-        stepped_models, tracking_vectors = [stepped_model], [tracking_vector]
-        for neighbour_message in await self.begin_exchange(self._message):
-            neighbour_model, neighbour_vector = np.split(neighbour_message, 2)
-            stepped_models.append(neighbour_model)
-            tracking_vectors.append(neighbour_vector)
+    def _mix(self, messages: Sequence[Vector]) -> None:
+        """Mix the models of this worker and its neighbours, and set c_i to u_i - sum_j w_ij y_j.
+
+        `messages`: of this worker, then of its neighbours.
+        """
+        stepped_models, tracking_vectors = [], []
+        for message in messages:
+            stepped_model, tracking_vector = np.split(message, 2)
+            stepped_models.append(stepped_model)
+            tracking_vectors.append(tracking_vector)
         if mix(self.weights, stepped_models, out=self._mixed):
             self.model.write(self._mixed)
 
         self._correction[:] = self._momentum
-        for weight, vector in zip(self.weights, tracking_vectors, strict=True):
-            self._correction -= weight * vector
+        for weight, tracking_vector in zip(self.weights, tracking_vectors, strict=True):
+            self._correction -= weight * tracking_vector

@@ -52,45 +52,53 @@ class SmallFloats:
         positive = magnitudes(bits)
         self._midpoints = (positive[:-1] + positive[1:]) / 2
         """Between two magnitudes that follow each other."""
+        self._sign_bit = len(positive)
+        """The highest bit of a code; it is set for negative numbers."""
         self._values = np.concatenate([positive, -positive]).astype(self._dtype)
-        """(2 ** bits,) all numbers by their codes: the highest bit is the sign."""
+        """(2 ** bits,) all numbers by their codes."""
 
     def encode(self, vector: Vector) -> Vector:
         """Return a message of bytes: the scale, then the codes; 4 bits a value if `bits` is 4.
 
         The scale of a vector that is not finite is NaN.
         """
+        # An array of one element, which a message can hold.
         scale = np.abs(vector).max(keepdims=True)
         codes = np.zeros(vector.size, np.uint8)
         if not is_finite(vector):
             scale[:] = np.nan
         elif scale[0] > 0:
             codes = self._nearest_codes(vector / scale)
-        return np.concatenate([scale.view(np.uint8), self._pack(codes)])
+        scale_bytes = scale.view(np.uint8)
+        return np.concatenate([scale_bytes, self._pack(codes)])
 
     def decode(self, message: Vector, size: int) -> Vector:
         """Return the values in a message of `encode`, (size,); NaN if they were not finite."""
-        scale = message[: self._dtype.itemsize].view(self._dtype)
-        codes = self._unpack(message[self._dtype.itemsize :])
-        vector: Vector = scale * self._values[codes[:size]]
+        scale_bytes, packed = np.split(message, [self._dtype.itemsize])
+        scale = scale_bytes.view(self._dtype)
+        codes = self._unpack(packed)[:size]
+        vector: Vector = scale * self._values[codes]
         return vector
 
     def _nearest_codes(self, relative: Vector) -> Vector:
         """Return the codes, (n,) uint8, of the numbers nearest to values from -1 to 1."""
         codes = np.searchsorted(self._midpoints, np.abs(relative)).astype(np.uint8)
-        codes[relative < 0] |= 1 << (self._bits - 1)
+        codes[relative < 0] |= self._sign_bit
         return codes
 
     def _pack(self, codes: Vector) -> Vector:
         """Return codes as bytes, each with one code of 8 bits or two of 4."""
         if self._bits == 8:
             return codes
-        pairs = np.resize(codes, (-(-codes.size // 2), 2))
-        packed: Vector = pairs[:, 0] | pairs[:, 1] << 4
+        # Beside an odd last code comes the first one again, which `decode` leaves out.
+        num_bytes = (codes.size + 1) // 2
+        low, high = np.resize(codes, (num_bytes, 2)).T
+        packed: Vector = low | (high << 4)
         return packed
 
     def _unpack(self, packed: Vector) -> Vector:
         """Return the codes in the bytes of `_pack`, and one more if their number is odd."""
         if self._bits == 8:
             return packed
-        return np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
+        low, high = packed & 15, packed >> 4
+        return np.stack([low, high], axis=1).reshape(-1)

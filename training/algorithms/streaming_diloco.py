@@ -5,7 +5,8 @@ Source: Douillard et al. 2025, Algorithm 2.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -96,7 +97,7 @@ class StreamingDiLoCo(DiLoCo):
 
     SCRATCH: ClassVar[Sequence[str]] = (
         "_slices",
-        "_fragments",
+        "_fragment_by_step",
         "_local",
         "_small_floats",
         "_under_way",
@@ -110,17 +111,16 @@ class StreamingDiLoCo(DiLoCo):
         #: This worker's model, on the host.
         self._local = self.model.empty()
         self._slices = Layout(self._local.size, settings.fragments).slices
-        self._fragments = {
-            self._local_steps * (fragment + 1) // settings.fragments % self._local_steps: fragment
-            for fragment in range(settings.fragments)
-        }
+        self._fragment_by_step: dict[int, int] = {}
         """The fragment that is sent after a step, by the number of the step modulo H."""
+        for fragment in range(settings.fragments):
+            first_step = self._local_steps * (fragment + 1) // settings.fragments
+            self._fragment_by_step[first_step % self._local_steps] = fragment
         self._small_floats: SmallFloats | None = None
         if settings.bits is not None:
             self._small_floats = SmallFloats(settings.bits, self._local.dtype)
-        self._other_ranks = [
-            rank for rank in range(self.transport.world_size) if rank != self.transport.rank
-        ]
+        self._other_ranks = list(range(self.transport.world_size))
+        self._other_ranks.remove(self.transport.rank)
         self._num_steps = 0
         self._under_way: dict[int, Awaitable[Vector]] = {}
         """Sums of `contribution_to_mean` over the workers that have not arrived, by fragment."""
@@ -144,7 +144,7 @@ class StreamingDiLoCo(DiLoCo):
         """Return the fragment that is sent after a number of steps; None if there is none."""
         if num_steps <= 0:
             return None
-        return self._fragments.get(num_steps % self._local_steps)
+        return self._fragment_by_step.get(num_steps % self._local_steps)
 
     async def _send(self, fragment: int) -> None:
         """Begin the sum of a fragment over the workers; without overlap, also wait for it."""
@@ -152,18 +152,23 @@ class StreamingDiLoCo(DiLoCo):
         self.model.read(self._local)
         local = self._local[elements]
         if self._small_floats is not None:
-            message = self._small_floats.encode(self._outer_model[elements] - local)
-            exchange = self.transport.begin_exchange(message, self._other_ranks)
-            self._under_way[fragment] = self._add_up(message, exchange, size=local.size)
-            return
-        message = contribution_to_mean(local)
-        if self._overlap:
+            difference = self._outer_model[elements] - local
+            self._under_way[fragment] = self._begin_exchange(difference, self._small_floats)
+        elif self._overlap:
+            message = contribution_to_mean(local)
             pending = self.transport.begin_all_reduce(message)
             self._under_way[fragment] = self._wait_for_sum(message, pending)
         else:
             # The call of DiLoCo: the sum in the background may round in another order.
+            message = contribution_to_mean(local)
             await self.transport.all_reduce_sum(message)
             self._arrived[fragment] = message
+
+    def _begin_exchange(self, difference: Vector, small_floats: SmallFloats) -> Awaitable[Vector]:
+        """Begin to send a difference, (n,), in few bits to all others; await the sum of all."""
+        message = small_floats.encode(difference)
+        exchange = self.transport.begin_exchange(message, self._other_ranks)
+        return self._add_up(message, exchange, partial(small_floats.decode, size=difference.size))
 
     async def _wait_for_sum(self, message: Vector, pending: PendingSum) -> Vector:
         """Wait until a message has become the sum over all workers, and return it."""
@@ -171,20 +176,21 @@ class StreamingDiLoCo(DiLoCo):
         return message
 
     async def _add_up(
-        self, own_message: Vector, exchange: Awaitable[list[Vector]], *, size: int
+        self,
+        own_message: Vector,
+        exchange: Awaitable[list[Vector]],
+        decode: Callable[[Vector], Vector],
     ) -> Vector:
-        """Return the sum of the vectors, (size,), that all workers have encoded.
+        """Return the sum of `contribution_to_mean` of the differences of all workers.
 
         All workers add them up in the order of the ranks, and so get the same bits.
         """
-        if self._small_floats is None:
-            raise AssertionError("models are sent as they are")
         messages = await exchange
         messages.insert(self.transport.rank, own_message)
-        vectors = [self._small_floats.decode(message, size) for message in messages]
-        total = contribution_to_mean(vectors[0])
-        for vector in vectors[1:]:
-            total += contribution_to_mean(vector)
+        contributions = [contribution_to_mean(decode(message)) for message in messages]
+        total = contributions[0]
+        for contribution in contributions[1:]:
+            total += contribution
         return total
 
     async def _use_sum(self, fragment: int) -> None:

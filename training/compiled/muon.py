@@ -52,12 +52,14 @@ def hidden_matrices(shapes: Sequence[Sequence[int]]) -> Integers:
         [[0, 50, 14], [750, 20, 50]]
     """
     layers = [index for index, shape in enumerate(shapes) if len(shape) > 1]
+    hidden_layers = layers[:-1]
     matrices = []
     start = 0
     for index, shape in enumerate(shapes):
         size = math.prod(shape)
-        if index in layers[:-1]:
-            num_rows, num_columns = shape[0], size // shape[0]
+        if index in hidden_layers:
+            num_rows = shape[0]
+            num_columns = size // num_rows
             if min(num_rows, num_columns) > 1:
                 matrices.append((start, num_rows, num_columns))
         start += size
@@ -85,12 +87,14 @@ def orthogonalize(matrix: Array) -> Array:
     # The products are smallest with the shorter side first.
     factor = np.ascontiguousarray(matrix.T) if is_tall else matrix.copy()
     real = matrix.dtype.type
+    a, b, c = real(_A), real(_B), real(_C)
     norm = math.sqrt((factor * factor).sum())
     factor *= real(1 / max(norm, _SMALLEST_NORM))
     for _ in range(_NUM_STEPS):
         gram = np.dot(factor, factor.T)
-        polynomial = real(_B) * gram + real(_C) * np.dot(gram, gram)
-        factor = real(_A) * factor + np.dot(polynomial, factor)
+        gram_squared = np.dot(gram, gram)
+        polynomial = b * gram + c * gram_squared
+        factor = a * factor + np.dot(polynomial, factor)
     return np.ascontiguousarray(factor.T) if is_tall else factor
 
 
@@ -114,7 +118,8 @@ def _update_matrix(
     mu = real(MOMENTUM)
     one_minus_mu = real(1 - MOMENTUM)
     momentum += one_minus_mu * (gradient - momentum)
-    orthogonal = orthogonalize(mu * momentum + one_minus_mu * gradient)
+    nesterov = mu * momentum + one_minus_mu * gradient
+    orthogonal = orthogonalize(nesterov)
     # An orthogonal factor has the root mean square 1 / sqrt(longer side).
     size = _UPDATE_SIZE * math.sqrt(max(parameters.shape))
     parameters *= real(1 - rate * weight_decay)
@@ -138,22 +143,19 @@ def update_with_matrices(
     `update`; `first` also holds the momentum of the matrices, and their part of `second` stays 0.
     """
     steps_so_far = step[0]
+    # Everything up to here is updated.
     position = 0
-    for k in range(len(matrices) + 1):
-        # Behind the last matrix, all parameters that are left are updated together.
-        start = stop = len(parameters)
-        if k < len(matrices):
-            start, num_rows, num_columns = matrices[k, 0], matrices[k, 1], matrices[k, 2]
-            stop = start + num_rows * num_columns
-            _update_matrix(
-                parameters[start:stop].reshape(num_rows, num_columns),
-                gradient[start:stop].reshape(num_rows, num_columns),
-                first[start:stop].reshape(num_rows, num_columns),
-                rate,
-                constants.weight_decay,
-            )
-        # Each part takes the same step of Adam.
-        step[0] = steps_so_far
+    for k in range(len(matrices)):
+        start, num_rows, num_columns = matrices[k, 0], matrices[k, 1], matrices[k, 2]
+        stop = start + num_rows * num_columns
+        _update_matrix(
+            parameters[start:stop].reshape(num_rows, num_columns),
+            gradient[start:stop].reshape(num_rows, num_columns),
+            first[start:stop].reshape(num_rows, num_columns),
+            rate,
+            constants.weight_decay,
+        )
+        # The parameters between the last matrix and this one.
         update(
             parameters[position:start],
             gradient[position:start],
@@ -163,7 +165,18 @@ def update_with_matrices(
             rate,
             constants,
         )
+        # All parameters take the same step of Adam.
+        step[0] = steps_so_far
         position = stop
+    update(
+        parameters[position:],
+        gradient[position:],
+        first[position:],
+        second[position:],
+        step,
+        rate,
+        constants,
+    )
 
 
 @kernel

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 from typing_extensions import override
 
@@ -19,6 +20,10 @@ class _Segment(NamedTuple):
 
     elements: slice
     shape: tuple[int, ...]
+
+    def view(self, vector: Tensor) -> Tensor:
+        """Return this part of a vector in its shape; it shares the memory of the vector."""
+        return vector[self.elements].view(self.shape)
 
 
 class TorchMuon(Optimizer):
@@ -45,36 +50,39 @@ class TorchMuon(Optimizer):
 
         matrices, vectors = _divide(model)
         self._muon = Muon(
-            [self._view(segment) for segment in matrices],
+            [self._parameter(matrix) for matrix in matrices],
             lr=rate,
             weight_decay=decay,
             momentum=MOMENTUM,
             adjust_lr_fn="match_rms_adamw",
         )
         self._adamw = AdamW(
-            [self._view(segment) for segment in vectors], lr=rate, weight_decay=decay
+            [self._parameter(vector) for vector in vectors], lr=rate, weight_decay=decay
         )
-        # The moments of both are parts of those of the vector.
-        first, second = self._state["exp_avg"], self._state["exp_avg_sq"]
-        for parameter, segment in zip(self._muon.param_groups[0]["params"], matrices, strict=True):
-            momentum = first[segment.elements].view(segment.shape)
-            self._muon.state[parameter] = {"momentum_buffer": momentum}
-        for parameter, segment in zip(self._adamw.param_groups[0]["params"], vectors, strict=True):
-            self._adamw.state[parameter] = {
-                "step": torch.zeros(()),
-                "exp_avg": first[segment.elements],
-                "exp_avg_sq": second[segment.elements],
-            }
+        self._share_moments(matrices, vectors)
 
-    def _view(self, segment: _Segment) -> nn.Parameter:
+    def _parameter(self, segment: _Segment) -> nn.Parameter:
         """Return a part of the vector as a parameter that shares its memory."""
         gradient = self._flat.grad
         if gradient is None:
             raise AssertionError("the vector has no gradient")
-        values = self._flat.detach()[segment.elements].view(segment.shape)
-        parameter = nn.Parameter(values, requires_grad=False)
-        parameter.grad = gradient[segment.elements].view(segment.shape)
+        parameter = nn.Parameter(segment.view(self._flat.detach()), requires_grad=False)
+        parameter.grad = segment.view(gradient)
         return parameter
+
+    def _share_moments(self, matrices: Sequence[_Segment], vectors: Sequence[_Segment]) -> None:
+        """Make the moments of both optimisers parts of the moments of the vector."""
+        first, second = self._state["exp_avg"], self._state["exp_avg_sq"]
+        matrix_parameters = self._muon.param_groups[0]["params"]
+        for parameter, matrix in zip(matrix_parameters, matrices, strict=True):
+            self._muon.state[parameter] = {"momentum_buffer": matrix.view(first)}
+        vector_parameters = self._adamw.param_groups[0]["params"]
+        for parameter, vector in zip(vector_parameters, vectors, strict=True):
+            self._adamw.state[parameter] = {
+                "step": torch.zeros(()),
+                "exp_avg": vector.view(first),
+                "exp_avg_sq": vector.view(second),
+            }
 
     @override
     def step(self, closure: Any = None) -> Any:
@@ -98,13 +106,20 @@ class TorchMuon(Optimizer):
 
 def _divide(model: VectorModel) -> tuple[list[_Segment], list[_Segment]]:
     """Return the parts of a model's vector: the matrices for Muon, and what lies between them."""
-    matrices, vectors = [], []
-    num_parameters = model.flat.numel()
+    matrices: list[_Segment] = []
+    # Start and end of what lies before each matrix, and behind the last one.
+    bounds: list[tuple[int, int]] = []
     position = 0
     for start, num_rows, num_columns in hidden_matrices(model.shapes).tolist():
         stop = start + num_rows * num_columns
-        vectors.append(_Segment(slice(position, start), (start - position,)))
         matrices.append(_Segment(slice(start, stop), (num_rows, num_columns)))
+        bounds.append((position, start))
         position = stop
-    vectors.append(_Segment(slice(position, num_parameters), (num_parameters - position,)))
-    return matrices, [segment for segment in vectors if segment.shape[0]]
+    bounds.append((position, model.flat.numel()))
+
+    vectors: list[_Segment] = []
+    for start, stop in bounds:
+        # Two matrices may follow each other directly.
+        if start < stop:
+            vectors.append(_Segment(slice(start, stop), (stop - start,)))
+    return matrices, vectors
