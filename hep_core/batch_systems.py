@@ -67,6 +67,11 @@ def granted_memory(environment: Mapping[str, str]) -> Iterator[Grant]:
         yield Grant(slot_memory * _MIB, f"HTCondor (Memory in {_SLOT_FILE})")
 
 
+def has_several_hosts(environment: Mapping[str, str]) -> bool:
+    """Return whether this is a job of SLURM with further nodes beside this one."""
+    return "SLURM_JOB_ID" in environment and _number("SLURM_JOB_NUM_NODES", environment) > 1
+
+
 def _cores_of_slurm(environment: Mapping[str, str]) -> Iterator[Grant]:
     """Yield the cores of a job of SLURM on this node, and those that its tasks have.
 
@@ -97,11 +102,16 @@ def _slot_attribute(name: str, environment: Mapping[str, str]) -> int:
     path = environment.get(_SLOT_FILE)
     if not path:
         return 0
-    line = re.search(rf"^{name}\s*=\s*(\d+)", read_system_file(Path(path)), re.MULTILINE)
-    return int(line[1]) if line else 0
+    description = read_system_file(Path(path))
+    line = re.search(rf"^{name}\s*=\s*(\d+)", description, re.MULTILINE)
+    if line is None:
+        return 0
+    return int(line[1])
 
 
 def _number(name: str, environment: Mapping[str, str]) -> int:
-    """Return the number at the begin of a variable; 0 if there is none."""
+    """Return the number with which the value of a variable begins; 0 if there is none."""
     digits = re.match(r"\d+", environment.get(name, ""))
-    return int(digits[0]) if digits else 0
+    if digits is None:
+        return 0
+    return int(digits[0])

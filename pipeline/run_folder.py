@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 import tenacity
 from rich.console import Console
 
+from hep_core.batch_systems import has_several_hosts
 from hep_core.integrity import DamagedOutputError
 from hep_core.storage import as_path
 from pipeline.config import Config
@@ -270,8 +272,10 @@ class RunFolder:
         train = self.config.train
         if Need.MPI in needs and train.launcher.startswith("spark"):
             needs = {*needs, Need.SPARK}
-        # With another launcher, or hosts in the arguments of mpirun, others may run the training.
-        ranks_run_here = train.launcher == "mpirun" and not train.launcher_args
+        # Other hosts may run ranks too: those of another launcher, those in the arguments of mpirun,
+        # and those that mpirun takes from SLURM.
+        hosts_are_stated = bool(train.launcher_args) or has_several_hosts(os.environ)
+        ranks_run_here = train.launcher == "mpirun" and not hosts_are_stated
         num_workers = workers or train.workers
         return examine(
             needs,

@@ -148,6 +148,20 @@ def test_trainings_need_spark_only_where_its_executors_start_the_ranks(
     assert examine.call_args.kwargs["workers"] == (3 if launcher == "mpirun" else 1)
 
 
+@pytest.mark.parametrize(("num_nodes", "workers_here"), [("1", 32), ("2", 1)])
+def test_ranks_of_a_slurm_job_of_several_nodes_are_not_held_against_this_one(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch, num_nodes: str, workers_here: int
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", num_nodes)
+    examine = Mock(return_value=[])
+    monkeypatch.setattr(module, "examine", examine)
+
+    run_folder.examine([Need.MPI], workers=32)
+
+    assert examine.call_args.kwargs["workers"] == workers_here
+
+
 def damage(path: Path) -> Path:
     """Change a byte of a file, not its size."""
     file_bytes = bytearray(path.read_bytes())
