@@ -16,15 +16,20 @@ from hep_core.allocation import MIB, MemoryLimit, memory_limit
 
 #: Below this limit, processes hold less memory at the cost of time [bytes].
 _SCARCE: Final = 1536 * MIB
-#: Numbers of parameters of `mallopt`, from glibc's malloc.h, with their values: one heap for all
-#: threads; memory at its end, and blocks of more than 64 KiB, go back to the system at once.
-_PARAMETERS: Final = {-8: 1, -1: 128 * 1024, -3: 64 * 1024}
-#: The same parameters for the processes that this one starts; Arrow takes its memory from malloc
-#: too, since its own allocator keeps what is freed.
+#: There is one heap for all threads. More than this at its end, and blocks that are larger than the
+#: second size, go back to the system at once [bytes].
+_NUM_HEAPS: Final = 1
+_HEAP_END: Final = 128 * 1024
+_LARGE_BLOCK: Final = 64 * 1024
+#: This for `mallopt` of glibc, by its numbers of the parameters in malloc.h: M_ARENA_MAX,
+#: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD.
+_PARAMETERS: Final = {-8: _NUM_HEAPS, -1: _HEAP_END, -3: _LARGE_BLOCK}
+#: The same for the processes that this one starts. Arrow takes its memory from malloc too, since
+#: its own allocator keeps what is freed.
 _VARIABLES: Final = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_TRIM_THRESHOLD_": str(128 * 1024),
-    "MALLOC_MMAP_THRESHOLD_": str(64 * 1024),
+    "MALLOC_ARENA_MAX": str(_NUM_HEAPS),
+    "MALLOC_TRIM_THRESHOLD_": str(_HEAP_END),
+    "MALLOC_MMAP_THRESHOLD_": str(_LARGE_BLOCK),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 #: Added to the share of the memory by which the kernel chooses whom to kill, in thousandths.
@@ -37,7 +42,9 @@ def is_memory_scarce(limit: MemoryLimit | None = None) -> bool:
     Args:
         limit: The limit of the memory; by default that of this process.
     """
-    return (limit or memory_limit()).num_bytes < _SCARCE
+    if limit is None:
+        limit = memory_limit()
+    return limit.num_bytes < _SCARCE
 
 
 def return_freed_memory(environment: MutableMapping[str, str] = os.environ) -> None:

@@ -69,14 +69,18 @@ def with_allocation(
         cores: The limit of the cores; by default that of this process.
         memory: The limit of the memory; by default that of this process.
     """
-    limit = memory or memory_limit()
-    limit_mib = limit.num_bytes // MIB
-    num_slots = max(1, int((cores or core_limit()).cores))
-    slots_in_memory = max(1, (limit_mib - _BASE_MIB) // _TASK_MIB)
-    changes = {"master": settings.master.replace(AUTO, str(min(num_slots, slots_in_memory)))}
+    if cores is None:
+        cores = core_limit()
+    if memory is None:
+        memory = memory_limit()
+    memory_mib = memory.num_bytes // MIB
+    slots_in_memory = (memory_mib - _BASE_MIB) // _TASK_MIB
+    num_slots = max(1, min(int(cores.cores), slots_in_memory))
+    changes = {"master": settings.master.replace(AUTO, str(num_slots))}
     if settings.driver_memory == AUTO:
-        heap = int(limit_mib * _PART_OF_HEAP)
-        changes["driver_memory"] = f"{min(max(heap, _SMALLEST_HEAP), _LARGEST_HEAP)}m"
+        part_of_memory = int(memory_mib * _PART_OF_HEAP)
+        heap = min(max(part_of_memory, _SMALLEST_HEAP), _LARGEST_HEAP)
+        changes["driver_memory"] = f"{heap}m"
     return settings.model_copy(update=changes)
 
 
@@ -98,11 +102,12 @@ def executor_properties(master: str, stated: Mapping[str, str]) -> dict[str, str
     """
     if not standalone_addresses(master):
         return {}
-    cores = stated.get(_CORES, "1")
-    properties = {_CORES: cores}
+    num_cores = stated.get(_CORES, "1")
+    properties = {_CORES: num_cores}
     # Spark itself refuses cores that are no number.
-    if cores.isdigit():
-        properties[_MEMORY] = f"{int(cores) * _EXECUTOR_TASK_MIB}m"
+    if num_cores.isdigit():
+        memory_mib = int(num_cores) * _EXECUTOR_TASK_MIB
+        properties[_MEMORY] = f"{memory_mib}m"
     return {name: value for name, value in properties.items() if name not in stated}
 
 

@@ -43,9 +43,8 @@ def check_tokens(
     end_of_run = now + timedelta(seconds=run_seconds)
     checked: list[Sequence[Token]] = []
     for address, address_tokens in tokens.items():
-        ends = [token.end for token in address_tokens if token.end is not None]
         # A token that does not say when it ends may last.
-        may_last = len(ends) < len(address_tokens) or max(ends) > end_of_run
+        may_last = any(token.end is None or token.end > end_of_run for token in address_tokens)
         if may_last or address_tokens in checked:
             continue
         checked.append(address_tokens)

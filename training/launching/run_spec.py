@@ -32,12 +32,10 @@ class RunSpec(NamedTuple):
         def relative_to_spec(folder: Path) -> str:
             return os.path.relpath(folder, path.parent)
 
-        spec = {
-            **self.workload.to_json(relative_to_spec),
-            # The ranks do not need the launcher's arguments, and `-x NAME=value` may hold a secret.
-            "train": self.train.model_dump(mode="json", exclude={"launcher_args"}),
-            "out_dir": relative_to_spec(self.out_dir),
-        }
+        # The ranks do not need the launcher's arguments, and `-x NAME=value` may hold a secret.
+        settings = self.train.model_dump(mode="json", exclude={"launcher_args"})
+        spec = self.workload.to_json(relative_to_spec)
+        spec |= {"train": settings, "out_dir": relative_to_spec(self.out_dir)}
         path.write_text(json.dumps(spec, indent=1), encoding="utf-8")
 
     @classmethod
@@ -46,10 +44,12 @@ class RunSpec(NamedTuple):
         spec = json.loads(path.read_text(encoding="utf-8"))
 
         def resolve(relative_path: str) -> Path:
-            return Path(os.path.normpath(path.parent.absolute() / relative_path))
+            unresolved_path = path.parent.absolute() / relative_path
+            return Path(os.path.normpath(unresolved_path))
 
         workload = workload_from_json(spec, resolve)
-        return cls(workload, TrainSettings(**spec["train"]), resolve(spec["out_dir"]))
+        settings = TrainSettings(**spec["train"])
+        return cls(workload, settings, resolve(spec["out_dir"]))
 
 
 def read_runs(path: Path) -> list[tuple[int, RunSpec]]:

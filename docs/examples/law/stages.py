@@ -41,22 +41,32 @@ class Stage(law.Task):
     @property
     def options(self) -> tuple[str, ...]:
         """The options of the command line that choose config and values."""
-        overrides = [word for setting in self.settings for word in ("--set", setting)]
-        return ("--config", self.night, *overrides)
+        options = ["--config", self.night]
+        for setting in self.settings:
+            options += ["--set", setting]
+        return tuple(options)
+
+    @property
+    def plan(self) -> dict:
+        """How `plan` describes the stage."""
+        return planned_stages(self.options)[self.stage]
 
     def requires(self) -> list[Stage]:
         """Return the task of the stage before; none for the first one."""
         names = list(planned_stages(self.options))
-        before = names[: names.index(self.stage)]
-        return [TASKS[name].req(self) for name in before[-1:]]
+        position = names.index(self.stage)
+        if position == 0:
+            return []
+        previous_task = TASKS[names[position - 1]]
+        return [previous_task.req(self)]
 
     def output(self) -> law.LocalFileTarget:
         """Return the file that the stage replaces."""
-        return law.LocalFileTarget(planned_stages(self.options)[self.stage]["target"])
+        return law.LocalFileTarget(self.plan["target"])
 
     def complete(self) -> bool:
         """Tell whether the stage has nothing to do, as the pipeline sees it."""
-        return planned_stages(self.options)[self.stage]["state"] == "up to date"
+        return self.plan["state"] == "up to date"
 
     def run(self) -> None:
         """Run the stage; another exit code than 0 fails the task."""
