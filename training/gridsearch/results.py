@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from training.gridsearch.search import Curves
 from training.gridsearch.settings import Trial
@@ -57,6 +56,9 @@ class Lead(NamedTuple):
         This is a one-sided t-test at 5 %: the lead must be positive, and at least as many standard
         errors as the critical value of Student's distribution.
         """
+        # Spark's driver and tasks load this module, and have no use for 10 MB of functions.
+        from scipy.special import stdtrit  # noqa: PLC0415
+
         critical_value = -stdtrit(self.num_folds - 1, _SIGNIFICANCE)
         return self.value > 0 and self.value >= critical_value * self.error
 

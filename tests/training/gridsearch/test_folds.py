@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.model_selection import StratifiedKFold
 from torch import nn
 from torch.optim import SGD, Adam
 
@@ -165,3 +168,22 @@ def test_an_event_that_is_not_finite_spoils_only_the_losses_that_it_enters() -> 
     # As in any training, a step whose gradient is not finite has no update.
     assert np.isnan(nan_in_training.train_loss).all()
     assert nan_in_training.val_loss[-1] < nan_in_training.val_loss[0]
+
+
+@given(
+    st.lists(st.integers(min_value=0, max_value=3), min_size=1, max_size=60),
+    st.integers(min_value=2, max_value=5),
+    st.integers(min_value=0, max_value=2**32 - 1),
+)
+def test_folds_are_those_of_scikit_learn(labels: list[int], num_folds: int, seed: int) -> None:
+    # Every class has an event for each fold.
+    all_labels = np.array(labels + list(range(max(labels) + 1)) * num_folds)
+
+    folds = make_folds(all_labels, num_folds, seed=seed)
+
+    splitter = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
+    expected_folds = list(splitter.split(np.zeros(len(all_labels)), all_labels))
+    assert len(folds) == num_folds
+    for fold, (expected_train, expected_val) in zip(folds, expected_folds, strict=True):
+        np.testing.assert_array_equal(fold.train, expected_train)
+        np.testing.assert_array_equal(fold.val, expected_val)

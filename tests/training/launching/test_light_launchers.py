@@ -1,4 +1,5 @@
-"""Launchers load nothing of what their ranks and tasks compute with."""
+"""Launchers load nothing of what their ranks and tasks compute with; these load no more than they
+need."""
 
 from __future__ import annotations
 
@@ -18,10 +19,26 @@ import pytest
     ],
 )
 def test_a_launcher_imports_no_torch_and_no_compiler(module: str) -> None:
-    code = f"import sys, {module}; print({{'torch', 'numba', 'pandas'}} & {{*sys.modules}})"
+    assert _loaded_after(f"import {module}", "torch", "numba", "pandas", "scipy.special") == "[]"
 
+
+def test_a_task_of_the_search_imports_no_scikit_learn() -> None:
+    program = "import training.gridsearch.trainings"
+
+    assert _loaded_after(program, "sklearn", "pandas", "scipy.stats") == "[]"
+
+
+def test_a_prediction_outside_of_an_export_loads_no_exporter() -> None:
+    program = "import torch; from models.networks.padding import pad_to_one; "
+    program += "pad_to_one(torch.ones(1))"
+
+    assert _loaded_after(program, "torch.onnx") == "[]"
+
+
+def _loaded_after(program: str, *modules: str) -> str:
+    """Those of some modules that a program has loaded, as the text of a list."""
+    code = f"{program}; import sys; print([name for name in {modules} if name in sys.modules])"
     completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
     )
-
-    assert completed.stdout.strip() == "set()"
+    return completed.stdout.strip()
