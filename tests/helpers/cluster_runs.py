@@ -3,6 +3,7 @@ with them."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -44,6 +45,7 @@ class LocalResults:
         self._provider, self._folder = provider, folder
         self.config = small_config(folder, SAMPLES, **CHANGES)
         self._trained: dict[tuple[str, ...], Path] = {}
+        self._folder_numbers = itertools.count()
 
     def version(self, stage: str) -> Path:
         """The output of a stage: `ingest`, `features` or `gridsearch`."""
@@ -58,17 +60,19 @@ class LocalResults:
         """Train with some overrides each, in ranks that start only once."""
         missing = [override for override in all_overrides if override not in self._trained]
         specs = []
-        for index, overrides in enumerate(missing, len(self._trained)):
+        trained: dict[tuple[str, ...], Path] = {}
+        for overrides in missing:
             config = load_config(str(self.config), list(overrides))
-            out = self._folder / f"trained-{index}"
+            out = self._folder / f"trained-{next(self._folder_numbers)}"
             out.mkdir()
             features = HepSettings(folder=self.version("features"), network=config.model.of("hlf"))
             specs.append(RunSpec(features, config.training_of("hlf"), out))
-            self._trained[overrides] = out
+            trained[overrides] = out
         if specs:
-            launch_all(
-                specs, self._folder / f"launch-{len(self._trained)}", on_progress=lambda *_: None
-            )
+            job = self._folder / f"launch-{next(self._folder_numbers)}"
+            launch_all(specs, job, on_progress=lambda *_: None)
+        # After a failure, the next test that needs these results trains again.
+        self._trained |= trained
 
     def trained(self, *overrides: str) -> Path:
         """Folder of a training with these overrides."""
