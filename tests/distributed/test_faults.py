@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from hep_core.environment import MODULE_COMMAND
 from training.errors import LaunchError, StalledError
 from training.launching.launcher import launch, launch_all
 from training.launching.mpirun import rank_command, rank_environment
+from training.launching.rank_reports import LaunchFiles
 from training.launching.run_spec import RunSpec
 from training.settings import TrainSettings
 
@@ -246,6 +249,32 @@ def test_a_rank_that_is_lost_once_too_often_ends_the_run(
         pytest.raises(LaunchError, match=r"a rank was lost.*max_restarts"),
     ):
         launch(run, on_progress=lambda _: None)
+
+
+def crash_first_rank_that_begins(run: RunSpec) -> None:
+    """End the first rank that begins by SIGSEGV, before the ranks have found each other."""
+    files = LaunchFiles(run.out_dir)
+    # A rank notes its number and its process before MPI begins.
+    wait_until(lambda: bool(files.heartbeats()), label="a rank begins", seconds=600)
+    first_rank = min(files.heartbeats())
+    os.kill(files.heartbeats()[first_rank].pid, signal.SIGSEGV)
+    assert not files.has_started
+
+
+def test_a_rank_that_crashes_during_the_start_starts_again(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
+    run = make_spec(dataset, tmp_path / "out", epochs=1)
+    losses: list[str] = []
+
+    with ThreadPoolExecutor(1) as pool:
+        crash = pool.submit(crash_first_rank_that_begins, run)
+        launch(run, on_progress=lambda _: None, on_loss=losses.append)
+
+    crash.result()
+    assert len(losses) == 1
+    assert "signal 11" in losses[0]
+    assert len(LaunchFiles(run.out_dir).lost_ranks()) == 1
 
 
 def test_the_report_of_a_stopped_rank_names_the_operation_of_each_rank(

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from hep_core.allocation import memory_limit
 from hep_core.environment import MODULE_COMMAND
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
-from training.launching.launcher_log import drop_noise, parse_rank_loss
+from training.launching.launcher_log import drop_noise, names_signal, parse_rank_loss
 from training.launching.memory_use import MemoryWatch
 from training.launching.mpirun import Hosts, no_hosts, rank_command, rank_environment
 from training.launching.rank_reports import LaunchFiles, StartLimit
@@ -211,7 +211,9 @@ def _attempt(job: Job) -> bool:
 
     After a failure the reasons are checked in turn: the error of a rank, a standstill or a slow
     start, a kill for memory before the first step, and ranks that did not start. Each of these
-    raises an error. Otherwise a rank was lost, which is recorded, and a restart may help.
+    raises an error. Otherwise a rank was lost, which is recorded, and a restart may help. That is
+    so too, once in a command, for a rank that a signal has ended during the start: MPI may crash
+    there on busy nodes (https://github.com/open-mpi/ompi/issues/12495).
     """
     files = job.files
     files.clear()
@@ -240,7 +242,8 @@ def _attempt(job: Job) -> bool:
             f"{memory_kill}. No step was made, so another start would end in the same way. "
             f"{memory_limit().advice} The same command starts again."
         )
-    if not (memory_kill or files.has_started):
+    is_first_crash = names_signal(files.read_log()) and not files.lost_ranks()
+    if not (memory_kill or files.has_started or is_first_crash):
         _raise_failed_start(job.settings, files, status)
     files.record_loss(memory_kill or _cause_of_loss(job.settings, files, status))
     return False

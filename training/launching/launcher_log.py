@@ -22,6 +22,10 @@ _CONSEQUENCE: Final = re.compile(
     r"MPI_ABORT|MPI_ERRORS_|terminated normally, but|non-zero (exit )?(status|code)"
     r"|exiting improperly|Exited with exit code|STEP .* CANCELLED|Job step aborted"
 )
+#: Messages after a signal has ended a rank.
+_SIGNAL: Final = re.compile(
+    r"exited on signal|srun: error: .*: (Killed|Terminated|Segmentation fault|Aborted|Bus error)"
+)
 #: Messages that name a cause, the surest first.
 _CAUSES: Final = (
     re.compile(
@@ -30,10 +34,7 @@ _CAUSES: Final = (
         r"|command not found|Node failure|oom[- _]?kill|out[- ]of[- ]memory",
         re.IGNORECASE,
     ),
-    re.compile(
-        r"exited on signal"
-        r"|srun: error: .*: (Killed|Terminated|Segmentation fault|Aborted|Bus error)"
-    ),
+    _SIGNAL,
     re.compile(
         r"^ssh: |srun: error|lost communication|Connection (to \S+ )?(closed|reset|refused)|daemon"
     ),
@@ -64,6 +65,16 @@ def parse_rank_loss(log: str) -> str:
     if len(cause) <= _MAX_CHARACTERS:
         return cause
     return cause[:_MAX_CHARACTERS].rpartition(" ")[0] + " ..."
+
+
+def names_signal(log: str) -> bool:
+    """Return whether a log says that a signal has ended a rank.
+
+    Examples:
+        >>> names_signal("srun: error: host2: task 1: Segmentation fault")
+        True
+    """
+    return any(_SIGNAL.search(statement.text) for statement in _split_log(log))
 
 
 def drop_noise(log: str) -> str:

@@ -210,6 +210,16 @@ def test_a_line_about_memory_does_not_hide_a_failed_start(scripted: ScriptedMpir
     assert "no option --bound" in message
 
 
+def test_a_rank_that_crashes_in_two_starts_ends_the_run(scripted: ScriptedMpirun) -> None:
+    crash = "srun: error: host2: task 1: Segmentation fault"
+
+    message = str(scripted.error_of(f"echo '{crash}' >&2; exit 139"))
+
+    assert len(scripted.losses) == 1
+    assert crash in scripted.losses[0]
+    assert message.startswith(f"a rank was lost ({crash}), and then the ranks did not start")
+
+
 def start_waiting_process(name: str) -> subprocess.Popen[bytes]:
     """A process with a name in its command line, which waits for the end of its input."""
     code = "import sys; sys.stdin.read()"
