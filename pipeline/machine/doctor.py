@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from hep_core.allocation import CoreLimit, MemoryLimit, core_limit, memory_limit
+from hep_core.allocation import MIB, CoreLimit, MemoryLimit, core_limit, memory_limit
 from hep_core.batch_systems import MEMORY_REQUESTS
 from hep_core.environment import IGNORED_BY_LOCAL_SPARK, ignored_names
 from pipeline.configuration.shell_sections import AUTO, SparkSettings
@@ -22,8 +22,7 @@ from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
 from training.allocation import memory_of_workers
 
-_MIB: Final = 2**20
-_GIB: Final = 2**30
+_GIB: Final = 1024 * MIB
 #: Disk space for any stage, with temporary files of Spark and MPI, figures and logs.
 _MIN_FREE_BYTES: Final = _GIB
 #: Versions that Spark runs on.
@@ -36,8 +35,8 @@ _JAVA_FIX: Final = (
 _LACK_OF_MEMORY: Final = re.compile(r".*(enough space|memory|allocate|reserve).*", re.IGNORECASE)
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - nothing is written here
 #: Shared memory for MPI itself and for each worker of a training.
-_SHM_BASE: Final = 64 * _MIB
-_SHM_PER_WORKER: Final = 16 * _MIB
+_SHM_BASE: Final = 64 * MIB
+_SHM_PER_WORKER: Final = 16 * MIB
 
 
 class Need(StrEnum):
@@ -238,7 +237,7 @@ def check_shared_memory(free_bytes: int | None, workers: int) -> Finding | None:
     needed_bytes = _SHM_BASE + _SHM_PER_WORKER * workers
     if workers == 1 or free_bytes is None or free_bytes >= needed_bytes:
         return None
-    free, needed = f"{free_bytes // _MIB} MiB", needed_bytes // _MIB
+    free, needed = f"{free_bytes // MIB} MiB", needed_bytes // MIB
     return Finding(
         "shared-memory",
         "warning",
@@ -261,7 +260,7 @@ def check_memory(limit: MemoryLimit, workers: int) -> Finding | None:
     if limit.num_bytes >= needed_bytes:
         return None
     problem = (
-        f"{workers} worker(s) need {needed_bytes // _MIB:,} MiB and the memory of their events, "
+        f"{workers} worker(s) need {needed_bytes // MIB:,} MiB and the memory of their events, "
         f"but {limit}."
     )
     return Finding("memory", "warning", problem, limit.advice)

@@ -63,18 +63,19 @@ def _all_reduce(transport: MpiTransport, nbytes: int) -> Measurement:
 
 def _average(transport: MpiTransport, nbytes: int) -> Measurement:
     """Measure the averages that rank 0 makes with rank 1."""
-    shared = run_now(transport.shared_vector(np.zeros(nbytes // 4, np.float32)))
-    is_first = transport.rank == 0
-    seconds = _median_seconds(
-        transport, lambda: run_now(shared.average_with(1)) if is_first else None
-    )
+    vector = np.zeros(nbytes // 4, np.float32)
+    shared = run_now(transport.shared_vector(vector))
+
+    def average() -> None:
+        if transport.rank == 0:
+            run_now(shared.average_with(1))
+
+    seconds = _median_seconds(transport, average)
     run_now(shared.close())
-    return Measurement(
-        "memory" if transport.process.is_one_host else "sockets",
-        transport.world_size,
-        nbytes,
-        seconds,
-    )
+    operation = "sockets"
+    if transport.process.is_one_host:
+        operation = "memory"
+    return Measurement(operation, transport.world_size, nbytes, seconds)
 
 
 def _push(transport: MpiTransport, nbytes: int) -> Measurement:
@@ -84,14 +85,15 @@ def _push(transport: MpiTransport, nbytes: int) -> Measurement:
     """
     change = np.zeros(2 * (nbytes // 4), np.float32)
     server = run_now(transport.parameter_server(change, shards=2))
-    is_first = transport.rank == 0
 
     def add(shard: Shard) -> None:
         shard.vector += change[shard.elements]
 
-    seconds = _median_seconds(
-        transport, lambda: run_now(server.push(add, ShardSelection(1))) if is_first else None
-    )
+    def push() -> None:
+        if transport.rank == 0:
+            run_now(server.push(add, ShardSelection(1)))
+
+    seconds = _median_seconds(transport, push)
     run_now(server.close())
     return Measurement(PUSH, transport.world_size, nbytes, seconds)
 
@@ -107,12 +109,13 @@ def _median_seconds(transport: MpiTransport, operation: Callable[[], Any]) -> fl
     operation()
     started = perf_counter()
     operation()
-    repetitions = _SECONDS / (perf_counter() - started)
-    count = np.array([np.clip(repetitions, _MIN_REPETITIONS, _MAX_REPETITIONS)])
+    call_seconds = perf_counter() - started
+    repetitions = np.clip(_SECONDS / call_seconds, _MIN_REPETITIONS, _MAX_REPETITIONS)
     # All ranks repeat as often as rank 0.
-    run_now(transport.broadcast(count))
+    repetitions_of_rank_0 = np.array([repetitions])
+    run_now(transport.broadcast(repetitions_of_rank_0))
     seconds = []
-    for _ in range(int(count[0])):
+    for _ in range(int(repetitions_of_rank_0[0])):
         started = perf_counter()
         operation()
         seconds.append(perf_counter() - started)
@@ -120,7 +123,8 @@ def _median_seconds(transport: MpiTransport, operation: Callable[[], Any]) -> fl
     medians = np.zeros(transport.world_size)
     # A rank that begins one call early waits longer in it, and begins the next late. So the times
     # of two calls in a row are averaged.
-    medians[transport.rank] = np.median(np.convolve(seconds, [0.5, 0.5], "valid"))
+    means_of_two = np.convolve(seconds, [0.5, 0.5], "valid")
+    medians[transport.rank] = np.median(means_of_two)
     run_now(transport.all_reduce_sum(medians))
     return float(medians.max())
 

@@ -62,11 +62,10 @@ def train(
     model = make_model(workload, settings, transport, device)
     # With unequal data each row belongs to one worker; otherwise there is no partition.
     partition = workload.partition(settings, world_size=transport.world_size)
-    reader = workload.reader(
-        settings,
-        device,
-        owned_rows=None if partition is None else partition.rows_of_worker(transport.rank),
-    )
+    owned_rows = None
+    if partition is not None:
+        owned_rows = partition.rows_of_worker(transport.rank)
+    reader = workload.reader(settings, device, owned_rows=owned_rows)
     draws = Draws(seed=settings.seed, rank=transport.rank, augmentation=workload.augmentation)
     work = ReaderWork(
         model,
@@ -79,14 +78,15 @@ def train(
         watchdog.watch(meter)
     # From here, messages of the training are measured; those of start and end are not.
     metered = MeteredTransport(transport, meter)
+    scalars = None
+    if settings.tensorboard and transport.rank == 0:
+        scalars = open_scalars_writer(spec.out_dir / TENSORBOARD)
     files = DiskFiles(
         spec.out_dir,
         rank=transport.rank,
         world_size=transport.world_size,
         digest=settings_digest(spec.workload.meaning, settings),
-        scalars=open_scalars_writer(spec.out_dir / TENSORBOARD)
-        if settings.tensorboard and not transport.rank
-        else None,
+        scalars=scalars,
         save_model=lambda state: save_state(workload, model, state, spec.out_dir / "model"),
     )
     trainer = Trainer(
@@ -186,7 +186,9 @@ def choose_device(name: str, workload: Workload) -> torch.device:
 def describe_devices() -> str:
     """Return a phrase that names the GPUs that torch sees, or says that there are none."""
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return f"devices: {', '.join(names)}" if names else "devices: CPU only (torch sees no GPU)"
+    if not names:
+        return "devices: CPU only (torch sees no GPU)"
+    return f"devices: {', '.join(names)}"
 
 
 def local_rank() -> int:
