@@ -193,20 +193,32 @@ def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
 
 
 def _notes_on_sums(result: StudyResult) -> list[str]:
-    """Return a sentence for each cell whose joint model got a small part of the workers' steps.
+    """Return a sentence for each method whose joint model got a small part of the workers' steps.
 
-    What such runs learn depends on how often the machine lets all workers come to a sum.
+    What such runs learn depends on how often the machine lets all workers come to a sum. Of several
+    such cells of a method, the sentence has the one with the smallest part, and their number.
     """
-    sentences = []
+    shares_by_method: defaultdict[str, dict[Cell, float]] = defaultdict(dict)
     for cell in result.cells():
-        names = ("effective_share", "sums", "steps_per_cycle")
-        share, sums, steps = [result.numbers(cell, name).mean() for name in names]
+        share = result.numbers(cell, "effective_share").mean()
         if share < SMALL_EFFECTIVE_SHARE:
-            sentences.append(
-                f"{result.title(cell)}: the joint model got {share:.0%} of the workers' steps, in "
-                f"{sums:,.0f} sums with {steps:.0f} steps of a worker between two of a shard; the "
-                f"pull undid the rest. More interruptions of the workers mean fewer sums."
+            shares_by_method[cell.method][cell] = share
+    sentences = []
+    for method, shares in shares_by_method.items():
+        cell = min(shares, key=shares.__getitem__)
+        sums = result.numbers(cell, "sums").mean()
+        steps = result.numbers(cell, "steps_per_cycle").mean()
+        sentence = (
+            f"{result.title(cell)}: the joint model got {shares[cell]:.0%} of the workers' steps, in "
+            f"{sums:,.0f} sums with {steps:.0f} steps of a worker between two of a shard; the "
+            f"pull undid the rest. More interruptions of the workers mean fewer sums."
+        )
+        if len(shares) > 1:
+            sentence += (
+                f" So it is in {len(shares)} cells of {result.study.title_of(method)}, with up to "
+                f"{max(shares.values()):.0%}."
             )
+        sentences.append(sentence)
     return sentences
 
 

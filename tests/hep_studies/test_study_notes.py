@@ -51,6 +51,20 @@ def test_a_joint_model_that_gets_few_of_the_steps_is_said() -> None:
     )
 
 
+def test_the_cells_of_a_method_with_few_steps_share_a_sentence() -> None:
+    runs = [example_run("sgd", 1), example_run("ar-sgd", 1)]
+    for workers, share in ((4, 0.4), (16, 0.3)):
+        run = example_run("ad-psgd", 1, values={"train.workers": workers})
+        numbers = {**run.numbers, "sums": 31.0, "steps_per_cycle": 25.0, "effective_share": share}
+        runs.append(replace(run, numbers=numbers))
+    study = example_study(vary={"train.workers": [4, 16]})
+
+    (sentence,) = notes(example_result(study, runs))
+
+    assert sentence.startswith("AD-PSGD, workers 16: the joint model got 30% of the workers' steps")
+    assert sentence.endswith("So it is in 2 cells of AD-PSGD, with up to 40%.")
+
+
 def test_there_is_no_note_if_all_is_well() -> None:
     assert notes(example_result(example_study(), [example_run("sgd", 1)])) == []
 
