@@ -16,7 +16,8 @@ class Needs(NamedTuple):
     """
 
     key: str
-    """Its name below the section that has the rule, with dots."""
+    """Its name below the section that has the rule, with dots; some variants of an inner section
+    may lack it."""
     needs: str
     """The values that it needs, for messages: `schedule.decay: step`."""
     acts: Callable[[Any], bool]
@@ -59,13 +60,13 @@ def check_keys_have_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
 def _value_and_default(section: BaseModel, dotted_key: str) -> tuple[Any, Any]:
     """The value of a key and its default, in this order.
 
-    Both are None if the key is in an inner section that is null.
+    Both are None if the key is in an inner section that is null, or has no such key.
     """
     path, _, key = dotted_key.rpartition(".")
     inner: Any = attrgetter(path)(section) if path else section
-    if inner is None:
+    field = None if inner is None else type(inner).model_fields.get(key)
+    if field is None:
         return None, None
-    field = type(inner).model_fields[key]
     return getattr(inner, key), field.get_default(call_default_factory=True)
 
 

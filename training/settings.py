@@ -118,7 +118,7 @@ class TrainSettings(SettingsSection):
                 "launcher: mpirun, srun or spark",
                 lambda train: train.launcher != "spark-agents",
             )
-            for key in ("launcher_args", "staleness_bound")
+            for key in ("launcher_args", "staleness_bound", "algorithm.network")
         ),
         Needs(
             "sharding",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from simulated import PARALLEL_METHODS, LinearGradients, run, settings
 
 from hep_studies.simulator.cluster import ClusterSettings
-from training.algorithms.registry import METHODS
+from training.algorithms.registry import METHODS, SlowMoSettings
 from training.errors import IdleSettingError
 from training.loop.summary import count_actions, summarize_rank
 from training.settings import TrainSettings
@@ -28,6 +29,11 @@ AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
         ({"slowmo": {"exact_average": False}}, "slowmo.exact_average", {"algorithm": "ad-psgd"}),
         ({"launcher_args": ["-x", "A"], **AGENTS}, "launcher_args", {"launcher": "spark"}),
         ({"staleness_bound": 9, **AGENTS}, "staleness_bound", {"launcher": "spark"}),
+        (
+            {**AGENTS, "algorithm": {"name": "mpca", "network": "ib0"}},
+            "algorithm.network",
+            {"launcher": "srun"},
+        ),
         (
             {"schedule": {"milestones": [3]}},
             "milestones",
@@ -55,6 +61,22 @@ def test_keys_without_effect_are_refused(
         TrainSettings.model_validate(selected)
     if beside is not None:
         TrainSettings.model_validate(selected | beside)
+
+
+def test_every_rule_names_a_key_that_exists() -> None:
+    """A rule for a key that no variant of an inner section has would never act."""
+    methods = [method.settings for method in METHODS.values()]
+    inner_sections: dict[str, Sequence[type[BaseModel]]] = {
+        "": [TrainSettings],
+        "algorithm": methods,
+        "slowmo": [SlowMoSettings],
+    }
+    for rule in TrainSettings.NEEDS:
+        path, _, key = rule.key.rpartition(".")
+        assert any(key in section.model_fields for section in inner_sections[path]), rule.key
+    for method in methods:
+        for rule in method.NEEDS:
+            assert rule.key in method.model_fields, rule.key
 
 
 @pytest.mark.parametrize(

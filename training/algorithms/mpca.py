@@ -15,12 +15,17 @@ from typing_extensions import override
 
 from hep_core.settings_section import Needs
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.method import MethodSettings, Traits, TransportOptions, algorithm
+from training.algorithms.method import (
+    HostNetworkSettings,
+    Traits,
+    TransportOptions,
+    algorithm,
+)
 from training.algorithms.mpca_joint import MOST_SHARDS, JointModel, MpcaConstants
 from training.transports.basics import Vector, is_finite
 
 
-class MpcaSettings(MpcaConstants, MethodSettings):
+class MpcaSettings(MpcaConstants, HostNetworkSettings):
     """Pull workers at every step towards the projected average, which travels in the background."""
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
@@ -29,6 +34,11 @@ class MpcaSettings(MpcaConstants, MethodSettings):
         *(
             Needs(key, "gamma above 0, a projection", lambda settings: settings.gamma > 0)
             for key in ("gamma_ramp", "delta")
+        ),
+        Needs(
+            "network",
+            "cycle_steps: null, since else MPI carries all messages",
+            lambda settings: not settings.is_fixed,
         ),
     )
 
@@ -45,7 +55,8 @@ class MpcaSettings(MpcaConstants, MethodSettings):
     @property
     @override
     def transport_options(self) -> TransportOptions:
-        return TransportOptions(background=True)
+        # MPI carries the sums; the shared counts of events go over the network between hosts.
+        return TransportOptions(background=True, network=self.network)
 
     @property
     def is_fixed(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from simulated import (
     CLUSTER,
     UNEVEN_CLUSTER,
@@ -16,6 +17,7 @@ from simulated import (
     StepRecorder,
     constant_step_cluster,
     run,
+    settings,
     toy_rows,
 )
 
@@ -214,6 +216,14 @@ def test_the_weight_of_a_worker_is_the_number_of_its_steps(weighted: bool) -> No
         assert last_means[0] > 0.6
     else:
         assert last_means[0] < 0.5
+
+
+def test_the_network_of_the_shared_counters_can_be_chosen() -> None:
+    """The message of ranks that find no network between hosts names this key."""
+    chosen = settings(algorithm="mpca", network="ib0")
+    assert chosen.algorithm.transport_options.network == "ib0"
+    with pytest.raises(ValidationError, match=r"network: ib0 has no effect: .* cycle_steps: null"):
+        settings(algorithm="mpca", network="ib0", cycle_steps=2)
 
 
 def test_by_work_units_workers_resume_with_one_joint_model() -> None:
