@@ -69,20 +69,12 @@ def _about_edges(result: StudyResult, claims: Sequence[JudgedClaim]) -> list[str
 
 
 def methods_with_unchecked_times(result: StudyResult) -> dict[str, str]:
-    """Return the methods with a check of the times that says nothing, each with the reason.
-
-    Checks of earlier versions were one measurement, without a load of its own: for them the load of
-    the machine counts.
-    """
-    machine = result.provenance.machine
+    """Return the methods with a check of the times that says nothing, each with the reason."""
     reasons = {}
     for check in result.checks:
-        if check.refused:
-            reasons[check.method] = check.refused
-        elif check.repeats == 1 and result.is_busy:
-            reasons[check.method] = (
-                f"the machine was busy, load {machine.load:.1f} of {machine.cores} cores"
-            )
+        reason = result.reason_against(check)
+        if reason:
+            reasons[check.method] = reason
     return reasons
 
 
@@ -118,7 +110,7 @@ def _about_checks_of_sums(result: StudyResult) -> list[str]:
     for check in result.checks:
         measured, simulated = check.steps_per_cycle, check.simulated_steps_per_cycle
         # A method without a joint model has neither number.
-        if check.refused or not simulated:
+        if result.reason_against(check) or not simulated:
             continue
         if max(measured, simulated) > _LARGEST_RATIO_OF_STEPS * min(measured, simulated):
             sentences.append(

@@ -67,7 +67,7 @@ class TimeCheck:
     slept: float | None = None
     """Time for which ranks sleep in a step; None: `step_seconds`."""
     refused: str = ""
-    """Why the check is not used; empty if it is."""
+    """Why the check was refused when it was made; `StudyResult.reason_against` has all reasons."""
     steps_per_cycle: float = 0.0
     """Measured steps of a worker between two sums of a shard; 0 for methods without a joint
     model."""
@@ -311,6 +311,19 @@ class StudyResult:
         """Whether other work kept at least half of the cores busy when times were measured."""
         machine = self.provenance.machine
         return machine.load >= machine.cores / 2
+
+    def reason_against(self, check: TimeCheck) -> str:
+        """Return why a check of the simulated times does not count; empty if it does.
+
+        Checks of earlier versions were one measurement, without a load of its own: for them the
+        load of the machine counts.
+        """
+        if check.refused:
+            return check.refused
+        if check.repeats == 1 and self.is_busy:
+            machine = self.provenance.machine
+            return f"the machine was busy, load {machine.load:.1f} of {machine.cores} cores"
+        return ""
 
     @property
     def warning(self) -> str:

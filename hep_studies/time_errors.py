@@ -30,8 +30,8 @@ def time_shifts(
     The delay of a cell is the logarithm of real over simulated time, as a check on this machine
     measures it, with the spread of the check. The function returns the lowest and the highest of
     these moves: none, as if the simulated times were exact; that of both delays; and, for different
-    numbers of workers, which are not delayed alike, that of either delay alone. A missing or
-    refused check makes both infinite.
+    numbers of workers, which are not delayed alike, that of either delay alone. Both are
+    infinite without a check that counts.
 
     Args:
         result: The study.
@@ -57,16 +57,16 @@ def time_shifts(
 
 
 def unchecked_times(result: StudyResult, cells: Sequence[Cell], claim: Claim) -> str:
-    """Return why the times of a comparison are not checked, if checks were made and refused.
+    """Return why the times of a comparison are not checked, if checks were made and do not count.
 
     Empty if they are checked, need no check, or no check was made.
     """
     if not _needs_check(result, claim):
         return ""
     for cell in cells:
-        checks = _checks_of(result, cell)
-        if checks and all(check.refused for check in checks):
-            return checks[0].refused
+        reasons = [result.reason_against(check) for check in _checks_of(result, cell)]
+        if reasons and all(reasons):
+            return reasons[0]
     return ""
 
 
@@ -100,7 +100,7 @@ def _log_delay(result: StudyResult, cell: Cell, claim: Claim) -> _Interval:
     simulated_seconds = result.numbers(cell, "seconds_per_batch", claim.tuning).mean()
     gaps: list[float] = []
     for check in _checks_of(result, cell):
-        if not check.refused:
+        if not result.reason_against(check):
             gaps += [check.gap - check.spread, check.gap + check.spread]
     if not gaps:
         return _UNKNOWN

@@ -172,6 +172,20 @@ def test_a_refused_check_decides_nothing_and_says_why() -> None:
     assert judged.reason == f"times not checked: {busy}"
 
 
+def test_one_measurement_on_a_busy_machine_decides_nothing_and_says_why() -> None:
+    """Checks of earlier versions have no load; that of the machine counts for them."""
+    machine = replace(TIMES.provenance.machine, load=1.6)
+    busy = replace(TIMES, provenance=replace(TIMES.provenance, machine=machine))
+
+    judged = judge_first(busy, SHORTER_STEP)
+
+    assert judged.verdict is Verdict.NOT_DECIDABLE
+    assert judged.reason == "times not checked: the machine was busy, load 1.6 of 2 cores"
+    # Repeats have seen a load of their own.
+    repeated = [replace(check, repeats=5) for check in EXACT_TIMES]
+    assert judge_first(replace(busy, checks=repeated), SHORTER_STEP).verdict is Verdict.CONFIRMED
+
+
 def test_another_measure_needs_no_check() -> None:
     checks = [replace(check, refused="the machine was busy") for check in EXACT_TIMES]
 
