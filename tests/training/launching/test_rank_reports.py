@@ -220,6 +220,19 @@ def test_a_rank_that_crashes_in_two_starts_ends_the_run(scripted: ScriptedMpirun
     assert message.startswith(f"a rank was lost ({crash}), and then the ranks did not start")
 
 
+def test_a_start_that_srun_ends_after_an_error_is_not_repeated(scripted: ScriptedMpirun) -> None:
+    error = "ModuleNotFoundError: No module named mpi4py"
+    log = (
+        f"{error}\nsrun: error: host2: task 1: Exited with exit code 1\n"
+        f"srun: Terminating StepId=7.0\nsrun: error: host1: tasks 0,2: Terminated"
+    )
+
+    message = str(scripted.error_of(f"echo '{log}' >&2; exit 1"))
+
+    assert scripted.losses == []
+    assert message.startswith(f"the ranks did not start: status 1: {error}")
+
+
 def start_waiting_process(name: str) -> subprocess.Popen[bytes]:
     """A process with a name in its command line, which waits for the end of its input."""
     code = "import sys; sys.stdin.read()"
