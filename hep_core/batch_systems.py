@@ -18,6 +18,9 @@ _SLOT_FILE: Final = "_CONDOR_MACHINE_AD"
 #: Variables by which a job knows that it runs under a batch system that sets OMP_NUM_THREADS to
 #: the cores of the job. SLURM does not set it: there it is the user's.
 _SETTERS_OF_THREADS: Final = {_SLOT_FILE: "HTCondor", "PBS_JOBID": "PBS"}
+#: Numbers of the steps of SLURM that are no tasks of `srun`: the shell of `salloc`, and the batch
+#: script (SLURM_INTERACTIVE_STEP and SLURM_BATCH_SCRIPT in slurm.h).
+_STEPS_OF_WHOLE_JOB: Final = ("4294967290", "4294967291")
 #: Where a job asks a batch system for memory. A job that does not ask gets what the site sets.
 MEMORY_REQUESTS: Final = {
     "SLURM": "`#SBATCH --mem=8G` to the batch script",
@@ -75,8 +78,9 @@ def has_several_hosts(environment: Mapping[str, str]) -> bool:
 def _cores_of_slurm(environment: Mapping[str, str]) -> Iterator[Grant]:
     """Yield the cores of a job of SLURM on this node, and those that its tasks have.
 
-    A process that `srun` started is one task. The batch script may use the cores of all tasks on
-    its node; SLURM_TASKS_PER_NODE begins with their number, as in `4(x2),1`.
+    A process that `srun` started is one task. The batch script, and the shell of `salloc`, may use
+    the cores of all tasks on their node; SLURM_TASKS_PER_NODE begins with their number, as in
+    `4(x2),1`.
     """
     if "SLURM_JOB_ID" not in environment:
         return
@@ -87,7 +91,9 @@ def _cores_of_slurm(environment: Mapping[str, str]) -> Iterator[Grant]:
     if not task_cores:
         return
     num_tasks = _number("SLURM_TASKS_PER_NODE", environment)
-    if "SLURM_STEP_ID" in environment or num_tasks <= 1:
+    step = environment.get("SLURM_STEP_ID", "")
+    is_task = step != "" and step not in _STEPS_OF_WHOLE_JOB
+    if is_task or num_tasks <= 1:
         yield Grant(task_cores, "SLURM (SLURM_CPUS_PER_TASK)")
     else:
         source = "SLURM (SLURM_CPUS_PER_TASK x SLURM_TASKS_PER_NODE)"

@@ -130,12 +130,29 @@ MemoryUsage = 17
 BATCH_SCRIPT = {"SLURM_JOB_ID": "77", "SLURM_TASKS_PER_NODE": "2(x4)", "SLURM_CPUS_PER_TASK": "3"}
 
 
+#: Variables of the shell of `salloc --ntasks=8 --cpus-per-task=1`.
+INTERACTIVE = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "4294967290",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_TASKS_PER_NODE": "8",
+    "SLURM_CPUS_PER_TASK": "1",
+    "SLURM_CPUS_ON_NODE": "8",
+}
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
         (BATCH_SCRIPT, "SLURM (SLURM_CPUS_PER_TASK x SLURM_TASKS_PER_NODE) allows 6 core(s)"),
         (BATCH_SCRIPT | {"SLURM_CPUS_ON_NODE": "4"}, "SLURM (SLURM_CPUS_ON_NODE) allows 4 core(s)"),
         (BATCH_SCRIPT | {"SLURM_STEP_ID": "0"}, "SLURM (SLURM_CPUS_PER_TASK) allows 3 core(s)"),
+        # The shell of `salloc` is a step of one task, which may use all cores of its node.
+        (INTERACTIVE, "SLURM (SLURM_CPUS_ON_NODE) allows 8 core(s)"),
+        (
+            INTERACTIVE | {"SLURM_STEP_ID": "4294967291"},
+            "SLURM (SLURM_CPUS_ON_NODE) allows 8 core(s)",
+        ),
         ({"SLURM_CPUS_PER_TASK": "3"}, "the CPU affinity of this process allows 64 core(s)"),
         # SLURM does not set this variable, so that it is the user's choice for other programs.
         (
