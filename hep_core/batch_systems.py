@@ -2,10 +2,15 @@
 
 Not every site enforces its grants by cgroups: a process that takes more may be slowed down, killed
 or put on hold. The grant counts whether it is enforced or not.
+
+Commands drop some variables of their environment before they read the grants. So none of those in
+`hep_core.environment.IGNORED_EVERYWHERE` is read here: OMP_NUM_THREADS may be the user's, for other
+programs.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,9 +20,8 @@ from hep_core.cgroups import read_system_file
 
 #: Variable of HTCondor with the path of a file that describes the slot of the job.
 _SLOT_FILE: Final = "_CONDOR_MACHINE_AD"
-#: Variables by which a job knows that it runs under a batch system that sets OMP_NUM_THREADS to
-#: the cores of the job. SLURM does not set it: there it is the user's.
-_SETTERS_OF_THREADS: Final = {_SLOT_FILE: "HTCondor", "PBS_JOBID": "PBS"}
+#: Variable of PBS with the path of a file that names the hosts of the job, one in each line.
+_HOST_FILE: Final = "PBS_NODEFILE"
 #: Numbers of the steps of SLURM that are no tasks of `srun`: the shell of `salloc`, and the batch
 #: script (SLURM_INTERACTIVE_STEP and SLURM_BATCH_SCRIPT in slurm.h).
 _STEPS_OF_WHOLE_JOB: Final = ("4294967290", "4294967291")
@@ -41,13 +45,10 @@ class Grant(NamedTuple):
 def granted_cores(environment: Mapping[str, str]) -> Iterator[Grant]:
     """Yield the numbers of cores on this host that batch systems grant to the process."""
     yield from _cores_of_slurm(environment)
+    yield from _cores_of_pbs(environment)
     slot_cores = _slot_attribute("Cpus", environment)
     if slot_cores:
         yield Grant(slot_cores, f"HTCondor (Cpus in {_SLOT_FILE})")
-    num_threads = _number("OMP_NUM_THREADS", environment)
-    for variable, batch_system in _SETTERS_OF_THREADS.items():
-        if variable in environment and num_threads:
-            yield Grant(num_threads, f"{batch_system} (OMP_NUM_THREADS)")
 
 
 def granted_memory(environment: Mapping[str, str]) -> Iterator[Grant]:
@@ -98,6 +99,40 @@ def _cores_of_slurm(environment: Mapping[str, str]) -> Iterator[Grant]:
     else:
         source = "SLURM (SLURM_CPUS_PER_TASK x SLURM_TASKS_PER_NODE)"
         yield Grant(task_cores * num_tasks, source)
+
+
+def _cores_of_pbs(environment: Mapping[str, str]) -> Iterator[Grant]:
+    """Yield the cores of a job of PBS on this host.
+
+    PBS Pro and OpenPBS write a line for each MPI process (`mpiprocs`) into the file of hosts, and
+    set NCPUS to the threads of a process (`ompthreads`, by default the `ncpus` of its chunk). Torque
+    writes a line for each core, and sets no NCPUS.
+    """
+    if "PBS_JOBID" not in environment:
+        return
+    num_threads = _number("NCPUS", environment)
+    num_lines = _lines_of_this_host(environment)
+    # As many processes as threads: a job of `ncpus=8:mpiprocs=8` has 8 cores, which PBS states as
+    # the threads of each process.
+    if num_threads and num_lines in (0, 1, num_threads):
+        yield Grant(num_threads, "PBS (NCPUS)")
+    elif num_threads:
+        yield Grant(num_threads * num_lines, f"PBS ({_HOST_FILE} x NCPUS)")
+    elif num_lines:
+        yield Grant(num_lines, f"PBS ({_HOST_FILE})")
+
+
+def _lines_of_this_host(environment: Mapping[str, str]) -> int:
+    """Return how often PBS's file of hosts names this host, with or without its domain."""
+    host_file = environment.get(_HOST_FILE, "")
+    hosts = [host.partition(".")[0] for host in read_system_file(Path(host_file)).split()]
+    if not hosts:
+        return 0
+    this_host = os.uname().nodename.partition(".")[0]
+    if this_host not in hosts:
+        # The script of the job runs on the first host, whose name in PBS may be another one.
+        this_host = hosts[0]
+    return hosts.count(this_host)
 
 
 def _slot_attribute(name: str, environment: Mapping[str, str]) -> int:

@@ -9,6 +9,7 @@ from glob import escape, glob, has_magic
 from pathlib import Path
 from typing import Final, NoReturn
 
+from hep_core.environment import IGNORED_EVERYWHERE, ignored_names
 from hep_core.input_errors import InputFileError, nearest_names
 
 _VARIABLE: Final = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^}]*)\}?)", re.ASCII)
@@ -35,7 +36,8 @@ def expand_path(text: str, folder: str | Path = "") -> ExpandedPath:
     URL, `~` is a plain letter, and `folder` has no effect.
 
     Raises:
-        PathError: A variable is not set, or a user of `~NAME` has no home folder.
+        PathError: A variable is not set, or commands ignore it; or a user of `~NAME` has no home
+            folder.
     """
     if isinstance(text, ExpandedPath):
         return text
@@ -59,6 +61,11 @@ def _variable_value(variable: re.Match[str]) -> str:
     name = variable["name"] or variable["braced"]
     if name in os.environ:
         return os.environ[name]
+    if any(ignored_names(IGNORED_EVERYWHERE, [name])):
+        raise PathError(
+            f"'{variable.string}': commands ignore the variable '{name}', since programs read it "
+            f"as a setting. Use a variable of another name, or write the whole path"
+        )
     raise PathError(
         f"'{variable.string}': the environment has no variable '{name}'."
         f"{nearest_names(name, list(os.environ))} A variable is $NAME or ${{NAME}}"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_cgroup import cgroup_with
 
 from hep_core.allocation import core_limit, killed_for_memory, memory_limit
+from hep_core.batch_systems import granted_cores, granted_memory, has_several_hosts
+from hep_core.environment import IGNORED_EVERYWHERE, ignored_names
 
 MIB = 2**20
 GIB = 2**30
@@ -159,7 +164,6 @@ INTERACTIVE = {
             BATCH_SCRIPT | {"OMP_NUM_THREADS": "1"},
             "SLURM (SLURM_CPUS_PER_TASK x SLURM_TASKS_PER_NODE) allows 6 core(s)",
         ),
-        ({"PBS_JOBID": "5.head", "OMP_NUM_THREADS": "8"}, "PBS (OMP_NUM_THREADS) allows 8 core(s)"),
         ({"OMP_NUM_THREADS": "8"}, "the CPU affinity of this process allows 64 core(s)"),
         ({"_CONDOR_MACHINE_AD": "/no/file"}, "the CPU affinity of this process allows 64 core(s)"),
     ],
@@ -171,6 +175,119 @@ def test_cores_that_a_batch_system_grants_are_the_limit(
     proc = write_proc(tmp_path, groups="0::/\n", mounts={})
 
     assert str(core_limit(proc=proc, environment=environment)) == expected
+
+
+def pbs_job(folder: Path, hosts: Mapping[str, int], variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a job of PBS on some hosts, with a number of lines for each in its file."""
+    lines = [f"{host}\n" * count for host, count in hosts.items()]
+    host_file = folder / "5.head"
+    host_file.write_text("".join(lines))
+    return {"PBS_JOBID": "5.head", "PBS_NODEFILE": str(host_file), **variables}
+
+
+THIS_HOST = os.uname().nodename
+#: What PBS Pro and OpenPBS set to the threads of the first process of a job.
+ONE_THREAD = {"NCPUS": "1", "OMP_NUM_THREADS": "1"}
+TWO_THREADS = {"NCPUS": "2", "OMP_NUM_THREADS": "2"}
+SIXTEEN_THREADS = {"NCPUS": "16", "OMP_NUM_THREADS": "16"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "variables", "expected"),
+    [
+        # -l select=1:ncpus=16
+        ({THIS_HOST: 1}, SIXTEEN_THREADS, "PBS (NCPUS) allows 16 core(s)"),
+        # -l select=1:ncpus=16:mpiprocs=16:ompthreads=1
+        ({THIS_HOST: 16}, ONE_THREAD, "PBS (PBS_NODEFILE x NCPUS) allows 16 core(s)"),
+        # -l select=2:ncpus=16:mpiprocs=8:ompthreads=2, on a host of a domain
+        (
+            {f"{THIS_HOST}.cluster": 8, "other.cluster": 8},
+            TWO_THREADS,
+            "PBS (PBS_NODEFILE x NCPUS) allows 16 core(s)",
+        ),
+        # -l select=1:ncpus=16:mpiprocs=16: the threads of each are all cores of the chunk.
+        ({THIS_HOST: 16}, SIXTEEN_THREADS, "PBS (NCPUS) allows 16 core(s)"),
+        # -l nodes=1:ppn=12+1:ppn=4 of Torque, where the user sets the threads for another program.
+        (
+            {THIS_HOST: 12, "other": 4},
+            {"PBS_NUM_PPN": "12", "PBS_NP": "16", "OMP_NUM_THREADS": "1"},
+            "PBS (PBS_NODEFILE) allows 12 core(s)",
+        ),
+        # The first host of the file runs the script of the job.
+        (
+            {"this-host-ib0": 4, "other-ib0": 8},
+            ONE_THREAD,
+            "PBS (PBS_NODEFILE x NCPUS) allows 4 core(s)",
+        ),
+        # Without the file
+        ({}, SIXTEEN_THREADS, "PBS (NCPUS) allows 16 core(s)"),
+        ({}, {"OMP_NUM_THREADS": "1"}, "the CPU affinity of this process allows 64 core(s)"),
+    ],
+)
+def test_the_cores_of_a_job_of_pbs_are_those_of_its_processes_on_this_host(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hosts: dict[str, int],
+    variables: dict[str, str],
+    expected: str,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    proc = write_proc(tmp_path, groups="0::/\n", mounts={})
+    environment = pbs_job(tmp_path, hosts, variables)
+
+    assert str(core_limit(proc=proc, environment=environment)) == expected
+
+
+def test_doctor_counts_the_cores_of_a_job_of_pbs(tmp_path: Path) -> None:
+    job = pbs_job(tmp_path, {THIS_HOST: 1}, ONE_THREAD)
+    run_dir = f"run_dir={tmp_path / 'run'}"
+    command = [sys.executable, "-m", "pipeline", "doctor", "--json"]
+
+    completed = subprocess.run(
+        [*command, "--set", run_dir, "--set", "train.workers=1"],
+        env=os.environ | job,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    notes = json.loads(completed.stdout)["notes"]
+    assert "PBS (NCPUS) allows 1 core(s)" in notes[0]
+
+
+class RecordedReads(dict[str, str]):
+    """An environment that notes the names of the variables that are read."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        super().__init__(variables)
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> str:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.names.add(str(name))
+        return super().__contains__(name)
+
+
+def test_the_command_ignores_no_variable_of_a_batch_system(tmp_path: Path) -> None:
+    jobs = [
+        INTERACTIVE | {"SLURM_MEM_PER_CPU": "500"},
+        pbs_job(tmp_path, {THIS_HOST: 2}, ONE_THREAD),
+        write_slot(tmp_path, SLOT),
+    ]
+    for job in jobs:
+        environment = RecordedReads(job)
+        grants = [*granted_cores(environment), *granted_memory(environment)]
+        has_several_hosts(environment)
+
+        assert grants
+        assert not set(ignored_names(IGNORED_EVERYWHERE, environment.names))
 
 
 @pytest.mark.parametrize(

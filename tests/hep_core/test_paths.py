@@ -138,6 +138,7 @@ def test_an_existing_name_with_a_dollar_sign_stands_for_itself(tmp_path: Path) -
         ),
         ("${NIGHT:-x}/a.root", r"no variable 'NIGHT:-x'.* A variable is \$NAME or \$\{NAME\}"),
         ("${NIGHT/a.root", "no variable"),
+        ("$TORCH_HOME/a.root", "commands ignore the variable 'TORCH_HOME'"),
         (
             "~nobody-of-this-name/a.root",
             "no home folder of '~nobody-of-this-name'; write the whole path",
