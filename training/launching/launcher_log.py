@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 #: mpirun writes its messages between two such lines.
@@ -20,12 +20,18 @@ _NOISE: Final = re.compile(
 #: Messages of mpirun and srun after a rank has ended the job, for any reason.
 _CONSEQUENCE: Final = re.compile(
     r"MPI_ABORT|MPI_ERRORS_|terminated normally, but|non-zero (exit )?(status|code)"
-    r"|exiting improperly|Exited with exit code|STEP .* CANCELLED|Job step aborted"
+    r"|exiting improperly|STEP .* CANCELLED|Job step aborted|Terminating (StepId|job step)"
+    r"|Force Terminated"
 )
 #: Messages after a signal has ended a rank.
 _SIGNAL: Final = re.compile(
     r"exited on signal|srun: error: .*: (Killed|Terminated|Segmentation fault|Aborted|Bus error)"
 )
+#: Message of srun after a rank has ended with another status than 0.
+_EXIT_CODE: Final = re.compile(r"srun: error: .*: Exited with exit code")
+#: Messages of srun about the end of a rank, and about the signals by which SLURM itself ends ranks.
+_END_OF_RANK: Final = re.compile(r"srun: error: \S+: tasks? \S+: ")
+_SIGNAL_OF_SLURM: Final = re.compile(rf"{_END_OF_RANK.pattern}(Killed|Terminated)")
 #: Messages that name a cause, the surest first.
 _CAUSES: Final = (
     re.compile(
@@ -36,10 +42,12 @@ _CAUSES: Final = (
     ),
     _SIGNAL,
     re.compile(
-        r"^ssh: |srun: error|lost communication|Connection (to \S+ )?(closed|reset|refused)|daemon"
+        r"^ssh: |srun: error(?!.*: Exited with exit code)|lost communication"
+        r"|Connection (to \S+ )?(closed|reset|refused)|daemon"
     ),
-    re.compile(r"^[\w.]*(Error|Exception): "),
+    re.compile(r"^[\w.]*(Error|Exception): |error while loading shared libraries"),
     re.compile(r"peer process"),
+    _EXIT_CODE,
 )
 
 
@@ -54,7 +62,7 @@ def parse_rank_loss(log: str) -> str:
         >>> parse_rank_loss("srun: error: host2: task 1: Killed")
         'srun: error: host2: task 1: Killed'
     """
-    statements = list(_split_log(log))
+    statements = list(_drop_bystanders(_split_log(log)))
     surest = min(statements, key=_doubt, default=_Statement("", is_block=False))
     cause = surest.text
     if _doubt(surest) >= len(_CAUSES):
@@ -68,13 +76,14 @@ def parse_rank_loss(log: str) -> str:
 
 
 def names_signal(log: str) -> bool:
-    """Return whether a log says that a signal has ended a rank.
+    """Return whether a log says that a signal has ended a rank, and not srun after another one.
 
     Examples:
         >>> names_signal("srun: error: host2: task 1: Segmentation fault")
         True
     """
-    return any(_SIGNAL.search(statement.text) for statement in _split_log(log))
+    statements = _drop_bystanders(_split_log(log))
+    return any(_SIGNAL.search(statement.text) for statement in statements)
 
 
 def drop_noise(log: str) -> str:
@@ -101,6 +110,21 @@ def _doubt(statement: _Statement) -> int:
         if pattern.search(statement.text):
             return doubt
     return len(_CAUSES)
+
+
+def _drop_bystanders(statements: Iterable[_Statement]) -> Iterator[_Statement]:
+    """Yield the statements except those about ranks that srun itself has ended.
+
+    After the first rank that ends badly, srun ends all others (`--kill-on-bad-exit`), and reports
+    them as it reports ranks that anyone else has killed.
+    """
+    has_ended_rank = False
+    for statement in statements:
+        if has_ended_rank and _SIGNAL_OF_SLURM.search(statement.text):
+            continue
+        if _END_OF_RANK.search(statement.text):
+            has_ended_rank = True
+        yield statement
 
 
 def _split_log(log: str) -> Iterator[_Statement]:
