@@ -12,10 +12,34 @@ from hep_studies.measures import Measure, measure_of
 from hep_studies.study import key_label
 from hep_studies.study_sections import Claim
 from hep_studies.tables import markdown_table
-from hep_studies.verdicts import OPEN, Verdict
+from hep_studies.verdicts import HOLDS, OPEN, Verdict
 
 _BEST_OF_THOSE_TRIED: Final = "best of those tried"
 _DEMONSTRATION: Final = "a demonstration"
+
+
+def effect_of_claim(judged: JudgedClaim) -> str:
+    """Return the effect of the comparison on which a claim depends.
+
+    For a claim about a share of settings: in how many it holds, with the range of the effects, such
+    as "better in 3 of 4 settings (-0.64..+2.39)".
+    """
+    if judged.claim.share_of_cells == 1:
+        return effect(judged.decisive)
+    measure = measure_of(judged.claim.measure)
+    verdicts = [comparison.verdict for comparison in judged.tested]
+    means = [comparison.difference.mean for comparison in judged.tested]
+    finite_means = [mean for mean in means if math.isfinite(mean)]
+    if not finite_means:
+        return "-"
+    num_holding = sum(verdict in HOLDS for verdict in verdicts)
+    num_open = sum(verdict in OPEN for verdict in verdicts)
+    counts = f"better in {num_holding} of {len(verdicts)} settings"
+    if num_open:
+        counts += f", open in {num_open}"
+    lowest = _difference_text(min(finite_means), measure)
+    highest = _difference_text(max(finite_means), measure)
+    return f"{counts} ({lowest}..{highest})"
 
 
 def effect(comparison: Comparison | None) -> str:

@@ -17,7 +17,7 @@ from hep_studies.measures import measure_of
 from hep_studies.needed_data import data_that_decide
 from hep_studies.study import Claim, StudySettings
 from hep_studies.study_result import StudyResult
-from hep_studies.verdicts import OPEN, Verdict, combine_verdicts, holm_levels, num_required
+from hep_studies.verdicts import OPEN, Verdict, combine_verdicts, holm_levels
 
 
 class JudgedClaim(NamedTuple):
@@ -39,16 +39,18 @@ class JudgedClaim(NamedTuple):
 
         Better ones may lie beyond, so that the verdict is no headline.
         """
-        return any(
-            comparison.is_at_edge for comparison in self.comparisons if not comparison.obstacle
-        )
+        return any(comparison.is_at_edge for comparison in self.tested)
+
+    @property
+    def tested(self) -> list[Comparison]:
+        """The comparisons without an obstacle."""
+        return [comparison for comparison in self.comparisons if not comparison.obstacle]
 
     @property
     def decisive(self) -> Comparison | None:
-        """The comparison on which the claim depends: the weakest of the share that must hold.
+        """The comparison on which the claim depends: the one that supports it least.
 
-        Comparisons are sorted from the one that supports the claim most. If n of them must hold,
-        it is the n-th. None if no comparison has a finite difference.
+        None if no comparison has a finite difference, or if the claim is about a share of them.
         """
         is_equivalence = self.claim.is_equivalence
 
@@ -58,14 +60,11 @@ class JudgedClaim(NamedTuple):
             return abs(mean) if is_equivalence else -mean
 
         usable = [
-            comparison
-            for comparison in self.comparisons
-            if not comparison.obstacle and math.isfinite(comparison.difference.mean)
+            comparison for comparison in self.tested if math.isfinite(comparison.difference.mean)
         ]
-        if not usable:
+        if not usable or self.claim.share_of_cells < 1:
             return None
-        from_strongest = sorted(usable, key=weakness)
-        return from_strongest[num_required(self.claim.share_of_cells, len(usable)) - 1]
+        return max(usable, key=weakness)
 
 
 def judge(result: StudyResult) -> list[JudgedClaim]:
@@ -149,13 +148,15 @@ def _judge_claim(study: StudySettings, claim: Claim, comparisons: list[Compariso
 def _reason_against_verdict(claim: Claim, tested: Sequence[Comparison]) -> str:
     """Return why the tested comparisons would not decide the claim even with ten times the data.
 
-    A difference is not finite, or the statistical error is too large, or only the error of the
-    simulated times is.
+    The settings are too few for a share of many; or a difference is not finite; or the statistical
+    error is too large, or only the error of the simulated times is.
     """
     if not all(math.isfinite(comparison.difference.mean) for comparison in tested):
         return "a run diverged or ended too early"
+    if claim.share_of_cells < 1:
+        return f"{len(tested)} settings are too few for a share of many"
     with_exact_times = [comparison.verdict_without_shifts for comparison in tested]
-    if combine_verdicts(with_exact_times, share=claim.share_of_cells) is Verdict.NOT_DECIDABLE:
+    if combine_verdicts(with_exact_times) is Verdict.NOT_DECIDABLE:
         return "needs over ten times the data"
     refusals = [comparison.unchecked_times for comparison in tested if comparison.unchecked_times]
     if refusals:
@@ -174,8 +175,7 @@ def _what_would_decide(result: StudyResult, judged: JudgedClaim) -> str:
     other_runs = _other_runs_that_decide(result, judged)
     if other_runs:
         return other_runs
-    tested = [comparison for comparison in judged.comparisons if not comparison.obstacle]
-    needed = data_that_decide(result, tested, judged.claim.share_of_cells)
+    needed = data_that_decide(result, judged.tested, judged.claim.share_of_cells)
     return "; ".join(text for text in (needed, wider_sweep) if text)
 
 
@@ -189,6 +189,8 @@ def _other_runs_that_decide(result: StudyResult, judged: JudgedClaim) -> str:
     if result.study.demonstration and measure_of(claim.measure).depends_on_learning:
         is_small = result.form == "small"
         return "the full form of the study" if is_small else "data that are no demonstration"
-    if all(comparison.obstacle for comparison in judged.comparisons):
+    if not judged.tested:
         return f"runs that can be compared: {judged.reason}"
+    if claim.share_of_cells < 1 and judged.verdict is Verdict.NOT_DECIDABLE:
+        return f"more settings than these {len(judged.tested)}"
     return ""

@@ -157,6 +157,7 @@ def _fill_template(template: str, **values: Any) -> str:
         "claimed": claim_texts.claimed_effect,
         "count_verdicts": claim_texts.count_verdicts,
         "effect": claim_texts.effect,
+        "effect_of_claim": claim_texts.effect_of_claim,
         "headlines": headlines,
         "key_label": key_label,
         "margin": claim_texts.margin_text,

@@ -289,6 +289,8 @@ class Claim(Section):
             raise ValueError(
                 f"size has no effect on {self.comparison}; the `margin` says what counts as none"
             )
+        if self.share_of_cells < 1 and self.comparison != "better":
+            raise ValueError(f"share_of_cells has no effect on {self.comparison}, only on better")
         if (self.margin is None) != (not self.because):
             raise ValueError("a margin needs `because`, its reason, and the reason a margin")
         if self.tuned_by is not None and self.protocol == "equal settings":

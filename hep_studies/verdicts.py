@@ -18,8 +18,6 @@ _LARGEST_GROWTH: Final = 10.0
 #: Lower limit of the standard deviation over seeds. Simulated times may agree to the last bit, and
 #: a spread of 0 would make every difference certain.
 _SMALLEST_SPREAD: Final = 1e-6
-#: Subtracted before rounding up: products such as 0.55 * 20 are a little above the whole number.
-_ROUNDING: Final = 1e-9
 
 
 class Verdict(StrEnum):
@@ -234,39 +232,66 @@ def holm_levels(decides_at: Sequence[Callable[[float], bool]]) -> list[float]:
     return levels
 
 
-def num_required(share: float, num_comparisons: int) -> int:
-    """Return how many comparisons must hold if this share of them is required."""
-    return math.ceil(share * num_comparisons - _ROUNDING)
+def share_interval(num_holding: int, num_all: int, level: float = LEVEL) -> tuple[float, float]:
+    """Return the exact interval of a share (Clopper and Pearson 1934).
+
+    Either end is wrong with a probability of at most half the level.
+
+    Args:
+        num_holding: How many have the property.
+        num_all: Of how many; at least 1.
+        level: Probability that the interval misses the true share.
+
+    Examples:
+        >>> [round(end, 2) for end in share_interval(3, 4)]
+        [0.19, 0.99]
+    """
+    low, high = stats.binomtest(num_holding, num_all).proportion_ci(1 - level)
+    return float(low), float(high)
 
 
 def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verdict:
     """Return the verdict on a claim of several comparisons, of which this share must hold.
 
-    The claim holds if enough comparisons hold, and fails if too few are left that do not fail.
-    Else it is open: undecided if more data may still decide it, not decidable otherwise. Without
-    comparisons it is not decidable.
+    A claim about all comparisons holds if all hold, and fails if one fails. A smaller share is that
+    of many settings, of which the comparisons are a few. The claim holds if the interval of the
+    share that holds begins at the claimed share or above, and fails if that of the share that does
+    not fail ends below it.
+
+    Else the claim is open: undecided if more data may still decide it, not decidable otherwise.
+    Without comparisons it is not decidable.
 
     Examples:
         >>> verdicts = [Verdict.CONFIRMED, Verdict.CONTRADICTED]
         >>> str(combine_verdicts(verdicts)), str(combine_verdicts(verdicts, share=0.5))
-        ('contradicted', 'confirmed')
+        ('contradicted', 'not decidable here')
     """
     if not verdicts:
         return Verdict.NOT_DECIDABLE
-    required = num_required(share, len(verdicts))
+    num_all = len(verdicts)
+
+    def is_enough(num_holding: int) -> bool:
+        if share == 1:
+            return num_holding == num_all
+        return share_interval(num_holding, num_all)[0] >= share
+
+    def is_too_few(num_not_failing: int) -> bool:
+        if share == 1:
+            return num_not_failing < num_all
+        return share_interval(num_not_failing, num_all)[1] < share
+
     num_holding = sum(verdict in HOLDS for verdict in verdicts)
     num_failing = sum(verdict in FAILS for verdict in verdicts)
     num_contradicted = verdicts.count(Verdict.CONTRADICTED)
     num_undecided = verdicts.count(Verdict.UNDECIDED)
 
-    # Enough comparisons hold.
-    if num_holding >= required:
+    if is_enough(num_holding):
         return Verdict.EQUIVALENT if Verdict.EQUIVALENT in verdicts else Verdict.CONFIRMED
-    # Too few are left that do not fail. Of these failures, a smaller effect is the milder verdict.
-    if len(verdicts) - num_failing < required:
-        is_contradicted = len(verdicts) - num_contradicted < required
+    # Of the failures, a smaller effect is the milder verdict.
+    if is_too_few(num_all - num_failing):
+        is_contradicted = is_too_few(num_all - num_contradicted)
         return Verdict.CONTRADICTED if is_contradicted else Verdict.SMALLER
     # More data decide the undecided ones. They decide the claim if all of them hold, or all fail.
-    may_hold = num_holding + num_undecided >= required
-    may_fail = len(verdicts) - num_failing - num_undecided < required
+    may_hold = is_enough(num_holding + num_undecided)
+    may_fail = is_too_few(num_all - num_failing - num_undecided)
     return Verdict.UNDECIDED if may_hold or may_fail else Verdict.NOT_DECIDABLE

@@ -140,6 +140,13 @@ def test_a_mistake_in_a_further_row_is_refused(row: dict[str, Any], message: str
         example_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE], claims=claims)
 
 
+def test_only_a_claim_that_one_is_better_speaks_of_a_share_of_cells() -> None:
+    equivalence = {"says": "x", "equivalent": "sgd", "control": "ar-sgd", "share_of_cells": 0.5}
+
+    with pytest.raises(ValidationError, match="share_of_cells has no effect on equivalent"):
+        Claim.model_validate({**equivalence, **EQUAL_ACCURACY})
+
+
 SITUATIONS = {
     "links": {
         "fast": {},

@@ -266,10 +266,23 @@ def test_each_decided_comparison_leaves_a_higher_level_to_the_next() -> None:
         (["confirmed", "not decidable here"], 1.0, "not decidable here"),
         (["confirmed", "smaller than claimed"], 1.0, "smaller than claimed"),
         (["smaller than claimed", "contradicted", "not decidable here"], 1.0, "contradicted"),
-        (["confirmed", "confirmed", "contradicted"], 0.6, "confirmed"),
-        (["confirmed", "contradicted", "contradicted"], 0.6, "contradicted"),
-        (["confirmed", "smaller than claimed", "contradicted"], 0.6, "smaller than claimed"),
-        (["confirmed", "undecided", "not decidable here"], 0.6, "undecided"),
+        # The interval of 3 of 4 is 19 % to 99.4 %, that of 1 of 4 is 0.6 % to 81 %.
+        (["confirmed", "confirmed", "confirmed", "contradicted"], 0.85, "not decidable here"),
+        (["confirmed", "contradicted", "contradicted", "contradicted"], 0.57, "not decidable here"),
+        (["confirmed", "confirmed", "confirmed", "contradicted"], 0.19, "confirmed"),
+        (["confirmed", "contradicted", "contradicted", "contradicted"], 0.85, "contradicted"),
+        (
+            ["confirmed", "smaller than claimed", "contradicted", "contradicted"],
+            0.85,
+            "smaller than claimed",
+        ),
+        (["confirmed", "confirmed", "undecided", "contradicted"], 0.19, "undecided"),
+        (["contradicted", "contradicted", "contradicted", "undecided"], 0.75, "undecided"),
+        (
+            ["confirmed", "confirmed", "not decidable here", "contradicted"],
+            0.19,
+            "not decidable here",
+        ),
         ([], 1.0, "not decidable here"),
     ],
 )
