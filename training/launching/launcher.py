@@ -212,8 +212,9 @@ def _attempt(job: Job) -> bool:
     After a failure the reasons are checked in turn: the error of a rank, a standstill or a slow
     start, a kill for memory before the first step, and ranks that did not start. Each of these
     raises an error. Otherwise a rank was lost, which is recorded, and a restart may help. That is
-    so too, once in a command, for a rank that a signal has ended during the start: MPI may crash
-    there on busy nodes (https://github.com/open-mpi/ompi/issues/12495).
+    so too for a rank that a signal has ended during the start, unless the start before failed in
+    the same way: MPI may crash there on busy nodes
+    (https://github.com/open-mpi/ompi/issues/12495).
     """
     files = job.files
     files.clear()
@@ -242,7 +243,7 @@ def _attempt(job: Job) -> bool:
             f"{memory_kill}. No step was made, so another start would end in the same way. "
             f"{memory_limit().advice} The same command starts again."
         )
-    is_first_crash = names_signal(files.read_log()) and not files.lost_ranks()
+    is_first_crash = names_signal(files.read_log()) and not files.last_start_failed()
     if not (memory_kill or files.has_started or is_first_crash):
         _raise_failed_start(job.settings, files, status)
     files.record_loss(memory_kill or _cause_of_loss(job.settings, files, status))

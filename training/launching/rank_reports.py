@@ -131,7 +131,7 @@ class LaunchFiles:
         self.signs = folder / "signs"
         """Folder of `rank-<n>`, which a rank touches when it makes progress; see `Watchdog`."""
         self._lost_ranks = folder / "lost_ranks.jsonl"
-        """A line for each loss of a rank in this command, with its cause."""
+        """A line for each loss of a rank in this command: its cause, and whether in a start."""
 
     def clear(self) -> None:
         """Remove all files except the losses, before each attempt."""
@@ -202,16 +202,26 @@ class LaunchFiles:
         return (_rank_of_path(paths[0]), RankError(**_read(paths[0]))) if paths else None
 
     def record_loss(self, cause: str) -> None:
-        """Record that a rank was lost."""
+        """Record that a rank was lost, and whether all ranks had started."""
+        loss = {"what": cause, "in_start": not self.has_started}
         with self._lost_ranks.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"what": cause}) + "\n")
+            file.write(json.dumps(loss) + "\n")
 
     def lost_ranks(self) -> list[str]:
         """Return the causes of the losses so far, the first one first."""
+        return [loss["what"] for loss in self._losses()]
+
+    def last_start_failed(self) -> bool:
+        """Return whether the last loss was before all ranks had started."""
+        losses = self._losses()
+        return bool(losses) and losses[-1]["in_start"]
+
+    def _losses(self) -> list[dict[str, Any]]:
+        """Return the losses so far, the first one first."""
         if not self._lost_ranks.exists():
             return []
         lines = self._lost_ranks.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line)["what"] for line in lines]
+        return [json.loads(line) for line in lines]
 
     def forget_losses(self) -> None:
         """Remove the losses of an earlier command."""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -38,6 +39,11 @@ PROGRESS = json.dumps(
         "consensus_distance": 0.0,
     }
 )
+CRASH = "srun: error: host2: task 1: Segmentation fault"
+#: What a launcher does in a start.
+CRASH_IN_START = f"echo '{CRASH}' >&2; exit 139"
+LOSS_IN_TRAINING = "touch out/started; exit 1"
+COMPLETE = "echo '{}' > out/summary.json"
 MEMORY_WARNING = "UCX WARN: cannot allocate memory for huge pages, others are used"
 
 
@@ -56,13 +62,23 @@ class ScriptedMpirun:
         monkeypatch.setattr(mpirun, "find_mpirun", lambda: self._program)
         monkeypatch.setattr(rank_reports, "_LEAST_SECONDS", 0.1)
 
-    def error_of(self, script: str, *, stall_seconds: float = 60.0) -> Exception:
-        """The error of a launch by a script; messages about lost ranks go to `losses`."""
+    def launch(self, script: str, **settings: Any) -> None:
+        """Launch by a script; messages about lost ranks go to `losses`."""
         self._program.write_text(f"#!/bin/sh\ncd {self._folder}\n{script}\n")
         self._program.chmod(0o755)
-        run = make_spec(self._dataset, self._folder / "out", workers=3, stall_seconds=stall_seconds)
+        run = make_spec(self._dataset, self._folder / "out", workers=3, **settings)
+        launcher.launch(run, on_progress=lambda _: None, on_loss=self.losses.append)
+
+    def launch_in_turn(self, *scripts: str, **settings: Any) -> None:
+        """Launch by one script after the other: the first start runs the first one."""
+        for number, script in enumerate(scripts, 1):
+            (self._folder / f"script-{number}").write_text(script)
+        self.launch("echo >> starts; . ./script-$(wc -l < starts)", **settings)
+
+    def error_of(self, script: str, *, stall_seconds: float = 60.0) -> Exception:
+        """The error of a launch by a script."""
         with pytest.raises((LaunchError, StalledError)) as error:
-            launcher.launch(run, on_progress=lambda _: None, on_loss=self.losses.append)
+            self.launch(script, stall_seconds=stall_seconds)
         return error.value
 
 
@@ -211,13 +227,28 @@ def test_a_line_about_memory_does_not_hide_a_failed_start(scripted: ScriptedMpir
 
 
 def test_a_rank_that_crashes_in_two_starts_ends_the_run(scripted: ScriptedMpirun) -> None:
-    crash = "srun: error: host2: task 1: Segmentation fault"
-
-    message = str(scripted.error_of(f"echo '{crash}' >&2; exit 139"))
+    message = str(scripted.error_of(CRASH_IN_START))
 
     assert len(scripted.losses) == 1
-    assert crash in scripted.losses[0]
-    assert message.startswith(f"a rank was lost ({crash}), and then the ranks did not start")
+    assert CRASH in scripted.losses[0]
+    assert message.startswith(f"a rank was lost ({CRASH}), and then the ranks did not start")
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        [CRASH_IN_START, LOSS_IN_TRAINING],
+        [LOSS_IN_TRAINING, CRASH_IN_START],
+        [CRASH_IN_START, LOSS_IN_TRAINING, CRASH_IN_START],
+    ],
+    ids=["before", "after", "before and after"],
+)
+def test_a_crash_in_a_start_costs_one_restart_whatever_was_lost_before(
+    scripted: ScriptedMpirun, starts: list[str]
+) -> None:
+    scripted.launch_in_turn(*starts, COMPLETE, max_restarts=len(starts))
+
+    assert len(scripted.losses) == len(starts)
 
 
 def test_a_start_that_srun_ends_after_an_error_is_not_repeated(scripted: ScriptedMpirun) -> None:
