@@ -55,8 +55,7 @@ def launch(
     Args:
         spec: The run.
         on_progress: Called with the progress of rank 0.
-        on_loss: Called with a sentence when a rank is lost and all start again, or a checkpoint is
-            damaged.
+        on_loss: Called with a sentence when a rank is lost, or a checkpoint is damaged.
         on_wait: Called with a sentence about the wait of a long start.
         hosts: Holds the hosts during each start of the ranks (`train.launcher: spark`).
         run: Runs all ranks once, without mpirun or srun (`train.launcher: spark-agents`).
@@ -169,7 +168,7 @@ def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
         _prepare_run(spec, on_loss)
     max_restarts = job.settings.max_restarts
     job.files.forget_losses()
-    while job.unfinished_runs() and not _attempt(job):
+    while job.unfinished_runs() and not _attempt(job, on_loss):
         lost = job.files.lost_ranks()
         if len(lost) > max_restarts:
             raise LaunchError(
@@ -206,15 +205,15 @@ def _check_shards(spec: RunSpec) -> None:
         )
 
 
-def _attempt(job: Job) -> bool:
+def _attempt(job: Job, on_loss: Callable[[str], None]) -> bool:
     """Run all ranks once; returns whether all runs are finished, False if a rank was lost.
 
-    After a failure the reasons are checked in turn: the error of a rank, a standstill or a slow
-    start, a kill for memory before the first step, and ranks that did not start. Each of these
-    raises an error. Otherwise a rank was lost, which is recorded, and a restart may help. That is
-    so too for a rank that a signal has ended during the start, unless the start before failed in
-    the same way: MPI may crash there on busy nodes
-    (https://github.com/open-mpi/ompi/issues/12495).
+    The error of a rank is raised. Complete runs stay complete if ranks end badly after them, which
+    `on_loss` tells. Else the reasons are checked in turn: a standstill or a slow start, a kill for
+    memory before the first step, and ranks that did not start. Each of these raises an error.
+    Otherwise a rank was lost, which is recorded, and a restart may help. That is so too for a rank
+    that a signal has ended during the start, unless the start before failed in the same way: MPI
+    may crash there on busy nodes (https://github.com/open-mpi/ompi/issues/12495).
     """
     files = job.files
     files.clear()
@@ -233,9 +232,15 @@ def _attempt(job: Job) -> bool:
         if status and met_old_files:
             status, missing_ranks = job.run(job._replace(report_progress=note_progress))
     # The runs are checked too, since mpirun's exit status after the loss of a host is 0.
-    if status == 0 and not job.unfinished_runs():
+    is_complete = not job.unfinished_runs()
+    if status == 0 and is_complete:
         return True
     _raise_error_of_rank(files)
+    if is_complete:
+        # All ranks had written all their results before the summary was written.
+        cause = _cause_of_loss(job.settings, files, status)
+        on_loss(f"a rank ended badly after the training ({cause}); the results are complete")
+        return True
     _raise_stall(job.settings, files, missing_ranks)
     memory_kill = memory.kill(by_signal=status < 0 or status > _SIGNAL_STATUS)
     if memory_kill and not has_progress:

@@ -251,6 +251,38 @@ def test_a_crash_in_a_start_costs_one_restart_whatever_was_lost_before(
     assert len(scripted.losses) == len(starts)
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        f"touch out/started; {CRASH_IN_START}",
+        "touch out/started; mkdir out/stalls; exit 1",
+        CRASH_IN_START,
+    ],
+    ids=["crash", "standstill", "start not seen"],
+)
+def test_a_complete_training_stays_complete_though_its_ranks_end_badly(
+    scripted: ScriptedMpirun, end: str
+) -> None:
+    scripted.launch(f"{COMPLETE}; {end}", max_restarts=0)
+
+    (loss,) = scripted.losses
+    assert "the results are complete" in loss
+    assert "start again" not in loss
+
+
+def test_an_error_of_a_rank_after_its_training_is_raised(scripted: ScriptedMpirun) -> None:
+    error = RankError(known=True, diverged=False, damaged=False, message="no end", traceback="")
+
+    message = str(
+        scripted.error_of(
+            f"{COMPLETE}; mkdir out/errors; "
+            f"echo '{json.dumps(error._asdict())}' > out/errors/rank-1.json; exit 1"
+        )
+    )
+
+    assert message == "training failed on rank 1: no end"
+
+
 def test_a_start_that_srun_ends_after_an_error_is_not_repeated(scripted: ScriptedMpirun) -> None:
     error = "ModuleNotFoundError: No module named mpi4py"
     log = (
