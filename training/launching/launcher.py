@@ -18,7 +18,13 @@ from hep_core.environment import MODULE_COMMAND
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
 from training.launching.launcher_log import drop_noise, names_signal, parse_rank_loss
 from training.launching.memory_use import MemoryWatch
-from training.launching.mpirun import Hosts, no_hosts, rank_command, rank_environment
+from training.launching.mpirun import (
+    Hosts,
+    advise_after_failed_start,
+    no_hosts,
+    rank_command,
+    rank_environment,
+)
 from training.launching.rank_reports import LaunchFiles, StartLimit
 from training.launching.run_spec import RunSpec
 from training.loop.progress import Progress
@@ -389,6 +395,5 @@ def _raise_failed_start(settings: TrainSettings, files: LaunchFiles, status: int
         f"{beginning}the ranks did not start: status {status}: "
         f"{parse_rank_loss(log) or 'no output'}\n"
         f"The last output:\n{drop_noise(log)[-_LOG_CHARACTERS:]}\n"
-        f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, "
-        f"or train with --workers 1 to see whether MPI is the cause."
+        f"{advise_after_failed_start(settings)}"
     )

