@@ -11,6 +11,7 @@ import pandas as pd
 
 from hep_studies.cells import Cell
 from hep_studies.measures import measure_of
+from hep_studies.shares import SharePair
 from hep_studies.study import Claim
 from hep_studies.study_result import StudyResult
 from hep_studies.time_errors import time_shifts, unchecked_times
@@ -63,11 +64,15 @@ class Comparison(NamedTuple):
         """
         if self.obstacle:
             return Verdict.NOT_DECIDABLE
+        # The interval of shares is not symmetric: its nearer end counts as moved to the mean.
+        below, above = self.difference.widths(level)
+        half_width = max(below, above)
+        moves = (half_width - below + shifts[0], above - half_width + shifts[1])
         return verdict_of(
             self.difference.mean,
-            self.difference.half_width(level),
+            half_width,
             decision_threshold(self.claim),
-            shifts=shifts,
+            shifts=moves,
             is_equivalence=self.claim.is_equivalence,
         )
 
@@ -206,12 +211,11 @@ def _difference_of_numbers(
     sign = -1.0 if is_better_lower else 1.0
     shifts = time_shifts(result, cells, claim, numbers.mean())
     difference = Difference.from_seeds(sign * (numbers[0] - numbers[1]), shifts=shifts)
-    if claim.measure == "diverged" and len(numbers):
-        # The numbers are 0 or 1. If all seeds agree, one more seed might still differ, so that the
-        # variance is at least 1 / num_seeds.
-        variance = max(difference.seed_variance, 1 / len(numbers))
-        difference = difference._replace(seed_variance=variance)
-    return difference
+    if not measure.in_percent or numbers.empty:
+        return difference
+    first, second = (numbers[1], numbers[0]) if sign < 0 else (numbers[0], numbers[1])
+    shares = SharePair.from_numbers(first, second, is_outcome=measure.is_outcome)
+    return difference._replace(shares=shares)
 
 
 def _obstacle(result: StudyResult, cells: Sequence[Cell], claim: Claim) -> str:

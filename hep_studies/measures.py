@@ -67,7 +67,9 @@ class Measure(NamedTuple):
     power_of_time: int = 1
     """2 for the square of a time: the simulator misses it by the square of a factor."""
     in_percent: bool = False
-    """Whether it is a share, which tables show in percent."""
+    """Whether it is a share, from 0 to 1, which tables show in percent."""
+    is_outcome: bool = False
+    """Whether it is 0 or 1 for a run, so that the mean is a share of runs."""
     depends_on_times: bool = False
     """Whether it depends on the times of steps and messages, which the simulator may miss."""
     depends_on_learning: bool = True
@@ -247,7 +249,7 @@ _MEASURES: Final[dict[str, Measure]] = {
     "val_loss": Measure(
         "lowest validation loss", lambda run, _: lowest_loss(run), **_LOW, margin=0.002
     ),
-    "diverged": Measure("runs that diverged", diverged, **_LOW, **_SHARE),
+    "diverged": Measure("runs that diverged", diverged, **_LOW, **_SHARE, is_outcome=True),
     "seconds_per_batch": Measure("time per batch [s]", **_TIME),
     "samples_per_second": Measure("events per second", **_RATE),
     "seconds_per_epoch": Measure("time per epoch [s]", _of_curve("seconds", np.median), **_TIME),

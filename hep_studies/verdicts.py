@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from hep_studies.shares import SharePair, share_interval
+
 #: Probability of one or more wrong verdicts in a family of comparisons.
 LEVEL: Final = 0.05
 #: A claim that needs more than this factor of the study's seeds and events is not decidable here.
@@ -69,6 +71,8 @@ class Difference(NamedTuple):
 
     More data do not change it.
     """
+    shares: SharePair | None = None
+    """The two shares of which it is the difference; None for other numbers."""
 
     @classmethod
     def from_seeds(
@@ -134,11 +138,25 @@ class Difference(NamedTuple):
                 square += variance / size * quantile**2
         return math.sqrt(square)
 
+    def widths(self, level: float) -> tuple[float, float]:
+        """Return how far the confidence interval reaches below and above the mean, without shifts.
+
+        Both are the half width, except for shares, whose interval holds only possible differences.
+        """
+        half_width = self.half_width(level)
+        if self.shares is None or not math.isfinite(half_width):
+            return half_width, half_width
+        return self.shares.widths(self.num_seeds, level)
+
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Return both ends of the confidence interval, each moved by its shift."""
-        half_width = self.half_width(level)
+        below, above = self.widths(level)
         lowest_shift, highest_shift = self.shifts
-        return self.mean - half_width + lowest_shift, self.mean + half_width + highest_shift
+        low = self.mean - below + lowest_shift
+        high = self.mean + above + highest_shift
+        if self.shares is None:
+            return low, high
+        return max(low, -1.0), min(high, 1.0)
 
 
 def verdict_of(
@@ -232,24 +250,6 @@ def holm_levels(decides_at: Sequence[Callable[[float], bool]]) -> list[float]:
     return levels
 
 
-def share_interval(num_holding: int, num_all: int, level: float = LEVEL) -> tuple[float, float]:
-    """Return the exact interval of a share (Clopper and Pearson 1934).
-
-    Either end is wrong with a probability of at most half the level.
-
-    Args:
-        num_holding: How many have the property.
-        num_all: Of how many; at least 1.
-        level: Probability that the interval misses the true share.
-
-    Examples:
-        >>> [round(end, 2) for end in share_interval(3, 4)]
-        [0.19, 0.99]
-    """
-    low, high = stats.binomtest(num_holding, num_all).proportion_ci(1 - level)
-    return float(low), float(high)
-
-
 def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verdict:
     """Return the verdict on a claim of several comparisons, of which this share must hold.
 
@@ -273,12 +273,12 @@ def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verd
     def is_enough(num_holding: int) -> bool:
         if share == 1:
             return num_holding == num_all
-        return share_interval(num_holding, num_all)[0] >= share
+        return share_interval(num_holding, num_all, LEVEL).low >= share
 
     def is_too_few(num_not_failing: int) -> bool:
         if share == 1:
             return num_not_failing < num_all
-        return share_interval(num_not_failing, num_all)[1] < share
+        return share_interval(num_not_failing, num_all, LEVEL).high < share
 
     num_holding = sum(verdict in HOLDS for verdict in verdicts)
     num_failing = sum(verdict in FAILS for verdict in verdicts)

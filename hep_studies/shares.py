@@ -1,0 +1,98 @@
+"""Intervals of shares, and of the difference of two shares of the same seeds."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Self
+
+import pandas as pd
+from scipy.special import betaincinv, stdtrit
+
+
+class Limits(NamedTuple):
+    """Both ends of an interval."""
+
+    low: float
+    high: float
+
+
+def share_interval(num_holding: int, num_all: int, level: float) -> Limits:
+    """Return the exact interval of a share (Clopper and Pearson 1934).
+
+    Either end is wrong with a probability of at most half the level.
+
+    Args:
+        num_holding: How many have the property.
+        num_all: Of how many; at least 1.
+        level: Probability that the interval misses the true share.
+
+    Examples:
+        >>> [round(end, 2) for end in share_interval(3, 4, 0.05)]
+        [0.19, 0.99]
+    """
+    num_failing = num_all - num_holding
+    low, high = 0.0, 1.0
+    if num_holding > 0:
+        low = float(betaincinv(num_holding, num_failing + 1, level / 2))
+    if num_failing > 0:
+        high = float(betaincinv(num_holding + 1, num_failing, 1 - level / 2))
+    return Limits(low, high)
+
+
+class MeanShare(NamedTuple):
+    """The mean of a share over seeds."""
+
+    mean: float
+    spread: float
+    """Standard deviation over the seeds."""
+    is_outcome: bool
+    """Whether a run has the share 0 or 1, such as whether it diverged."""
+
+    def limits(self, num_seeds: int, level: float) -> Limits:
+        """Return the interval of the true mean: exact for outcomes, else of Student's t.
+
+        It lies within 0 to 1.
+        """
+        if self.is_outcome:
+            return share_interval(round(self.mean * num_seeds), num_seeds, level)
+        quantile = -float(stdtrit(num_seeds - 1, level / 2))
+        half_width = quantile * self.spread / math.sqrt(num_seeds)
+        return Limits(max(self.mean - half_width, 0.0), min(self.mean + half_width, 1.0))
+
+
+class SharePair(NamedTuple):
+    """Two shares of the same seeds, of which the second is subtracted from the first."""
+
+    first: MeanShare
+    second: MeanShare
+    correlation: float
+    """Correlation over the seeds; 0 where one of them is constant."""
+
+    @classmethod
+    def from_numbers(cls, first: pd.Series, second: pd.Series, *, is_outcome: bool) -> Self:
+        """Return two shares from one number per seed, (num_seeds,) and in the same order."""
+        first_share = MeanShare(float(first.mean()), float(first.std()), is_outcome)
+        second_share = MeanShare(float(second.mean()), float(second.std()), is_outcome)
+        correlation = 0.0
+        if first_share.spread > 0 and second_share.spread > 0:
+            correlation = first.cov(second) / (first_share.spread * second_share.spread)
+        return cls(first_share, second_share, float(correlation))
+
+    def widths(self, num_seeds: int, level: float) -> tuple[float, float]:
+        """Return how far the interval of the difference reaches below and above it.
+
+        The distances of both shares from their limits are added like correlated errors (Newcombe
+        1998, method 10; Zou and Donner 2008). The interval lies within -1 to 1. It is that of
+        Student's t for the paired differences where no limit is cut at 0 or 1.
+        """
+        first = self.first.limits(num_seeds, level)
+        second = self.second.limits(num_seeds, level)
+        below = self._distance(self.first.mean - first.low, second.high - self.second.mean)
+        above = self._distance(first.high - self.first.mean, self.second.mean - second.low)
+        return below, above
+
+    def _distance(self, first: float, second: float) -> float:
+        """Return the distance of the difference that these distances of both shares make."""
+        square = first**2 + second**2 - 2 * self.correlation * first * second
+        # Rounding may leave a little less than 0.
+        return math.sqrt(max(square, 0.0))

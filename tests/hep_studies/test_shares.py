@@ -1,0 +1,113 @@
+"""Intervals of shares: what they cover, and that they hold only possible numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from example_study import example_result, example_run, example_study
+from judged_examples import BETTER, judge_first
+from scipy.special import ndtri
+
+from hep_studies.run_result import RunResult
+from hep_studies.shares import SharePair, share_interval
+from hep_studies.verdicts import LEVEL, Difference, Verdict
+
+
+def interval_of(
+    first: Sequence[float], second: Sequence[float], *, is_outcome: bool
+) -> tuple[float, float]:
+    """The interval of the difference of two shares, of one number per seed."""
+    differences = np.subtract(first, second)
+    numbers = pd.Series(first, dtype=float), pd.Series(second, dtype=float)
+    pair = SharePair.from_numbers(*numbers, is_outcome=is_outcome)
+    return Difference.from_seeds(differences)._replace(shares=pair).interval(LEVEL)
+
+
+@pytest.mark.parametrize("num_runs", [5, 26])
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.9, 0.99])
+def test_the_exact_interval_of_a_share_covers_it(num_runs: int, share: float) -> None:
+    rng = np.random.default_rng(num_runs)
+    intervals = [share_interval(number, num_runs, LEVEL) for number in range(num_runs + 1)]
+
+    draws = rng.binomial(num_runs, share, size=4000)
+    missed = [not intervals[draw].low <= share <= intervals[draw].high for draw in draws]
+
+    # Three standard deviations of 4,000 draws are 0.01.
+    assert np.mean(missed) < LEVEL + 0.01
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.9, 0.5), (0.99, 0.01), (0.2, 0.1)], ids=str)
+def test_the_interval_of_a_difference_of_outcomes_covers_it(
+    shares: tuple[float, float], correlation: float
+) -> None:
+    rng = np.random.default_rng(1)
+    num_missed = 0
+    for _ in range(400):
+        common, rest = rng.normal(size=(2, 26))
+        mixed = correlation * common + np.sqrt(1 - correlation**2) * rest
+        first = (common < ndtri(shares[0])).astype(float)
+        second = (mixed < ndtri(shares[1])).astype(float)
+        low, high = interval_of(first, second, is_outcome=True)
+        num_missed += not low <= shares[0] - shares[1] <= high
+
+    # Three standard deviations of 400 draws are 0.033.
+    assert num_missed / 400 < LEVEL + 0.033
+
+
+@pytest.mark.parametrize("num_runs", [2, 26])
+def test_runs_that_all_differ_leave_room_for_some_that_do_not(num_runs: int) -> None:
+    low, high = interval_of([1] * num_runs, [0] * num_runs, is_outcome=True)
+
+    lowest_share, _ = share_interval(num_runs, num_runs, LEVEL)
+    assert high == 1.0
+    assert low == pytest.approx(1 - np.sqrt(2) * (1 - lowest_share))
+
+
+def test_shares_of_time_differ_by_no_more_than_is_possible() -> None:
+    first, second = [0.82, 0.68, 0.94], [0.28, 0.24, 0.28]
+
+    low, high = interval_of(first, second, is_outcome=False)
+
+    symmetric = Difference.from_seeds(np.subtract(first, second))
+    assert symmetric.interval(0.0125)[1] > 0.9
+    assert low > 0
+    # The higher share is 1 at most.
+    assert high < 1 - np.mean(second) + 0.1
+
+
+def test_shares_far_from_their_ends_have_the_interval_of_paired_differences() -> None:
+    first, second = np.random.default_rng(2).uniform(0.4, 0.6, size=(2, 8))
+
+    interval = interval_of(first, second, is_outcome=False)
+
+    assert interval == pytest.approx(Difference.from_seeds(first - second).interval(LEVEL))
+
+
+def run_that_diverges(method: str, seed: int, *, diverges: bool) -> RunResult:
+    run = example_run(method, seed)
+    losses = [1.0, 1.1 if diverges else 0.5]
+    return replace(
+        run, curves={**run.curves, "train_loss": losses}, numbers={**run.numbers, "guess_loss": 1.1}
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_diverged", "verdict"), [(26, Verdict.CONFIRMED), (2, Verdict.UNDECIDED)]
+)
+def test_a_claim_about_runs_that_diverge(num_diverged: int, verdict: Verdict) -> None:
+    runs = [example_run("sgd", seed) for seed in range(26)]
+    for seed in range(26):
+        runs.append(run_that_diverges("ad-psgd", seed, diverges=False))
+        runs.append(run_that_diverges("ar-sgd", seed, diverges=seed < num_diverged))
+
+    judged = judge_first(example_result(example_study(), runs), {**BETTER, "measure": "diverged"})
+
+    assert judged.verdict is verdict
+    (comparison,) = judged.comparisons
+    low, high = comparison.difference.interval(comparison.level)
+    assert -1 <= low < num_diverged / 26 < high <= 1 or high == num_diverged / 26 == 1
