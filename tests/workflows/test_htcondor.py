@@ -6,68 +6,47 @@ No pool is here: that a pool does what the submit files say is not tested.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from workflow_tools import EXAMPLES, ROOT, workflow_program
+from submit_files import FOLDER, fates, job_ad
+from workflow_tools import EXAMPLES, ROOT
 
 pytestmark = pytest.mark.minutes
 
-FOLDER = EXAMPLES / "htcondor"
-#: Prints what a submit file becomes, and what its expressions are after a job ended with a code.
-EXPAND = """
-import json, sys
-import htcondor
-
-path, exit_codes, values = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-submit = htcondor.Submit(open(path).read())
-submit.update(values)
-job = next(submit.jobs(count=1))
-outcomes = {}
-for code in exit_codes:
-    job.update({"ExitCode": code, "ExitBySignal": False, "NumJobCompletions": 1})
-    outcomes[code] = {name: bool(job.eval(name)) for name in ("OnExitHold", "OnExitRemove")}
-names = ("RequestCpus", "RequestMemory", "Args", "KillSig")
-print(json.dumps({"outcomes": outcomes, "text": {name: str(job[name]) for name in names}}))
-"""
-
-
-def expand(name: str, *exit_codes: int, **values: str) -> dict[str, Any]:
-    """Return what HTCondor's bindings make of a submit file."""
-    python = workflow_program("python")
-    arguments = [str(FOLDER / name), json.dumps(exit_codes), json.dumps(values)]
-    completed = subprocess.run(
-        [python, "-c", EXPAND, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    result: dict[str, Any] = json.loads(completed.stdout)
-    return result
+SUBMIT_FILES = sorted(path.name for path in FOLDER.glob("*.sub"))
 
 
 @pytest.mark.parametrize("name", ["night.sub", "night_transfer.sub"])
-def test_exit_codes_hold_repeat_or_end_the_job(name: str) -> None:
-    outcomes = expand(name, 0, 1, 2, 3, 66, 75)["outcomes"]
-
-    held = {int(code) for code, outcome in outcomes.items() if outcome["OnExitHold"]}
-    repeated = {int(code) for code, outcome in outcomes.items() if not outcome["OnExitRemove"]}
-    assert held == {2, 3, 66, 75}
-    assert 0 not in repeated
-    assert 1 in repeated
+@pytest.mark.parametrize(
+    ("exit_code", "outcome"),
+    [(0, "ends"), (1, "again"), (2, "held"), (3, "held"), (66, "waits"), (75, "waits")],
+)
+def test_exit_codes_hold_repeat_or_end_the_job(name: str, exit_code: int, outcome: str) -> None:
+    assert fates(name, exit_code) == [outcome]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.sub")))
+@pytest.mark.parametrize("name", SUBMIT_FILES)
 def test_jobs_state_their_cores_and_memory_and_end_by_sigterm(name: str) -> None:
-    text = expand(name, config="my.yaml", stage="train")["text"]
+    job = job_ad(name, config="my.yaml", stage="train")
 
-    assert (text["RequestCpus"], text["RequestMemory"]) == ("4", "8192")
-    assert text["KillSig"] == "SIGTERM"
-    assert "my.yaml" in text["Args"]
+    assert (job["RequestCpus"], job["RequestMemory"]) == ("4", "8192")
+    assert job["KillSig"] == "SIGTERM"
+    assert "my.yaml" in job["Args"]
+
+
+@pytest.mark.parametrize("name", SUBMIT_FILES)
+def test_paths_start_at_the_folder_of_the_submission(name: str) -> None:
+    job = job_ad(name, config="my.yaml", stage="train")
+
+    folder, program = Path(job["Iwd"]), Path(job["Cmd"])
+    assert folder == ROOT
+    assert os.access(folder / program, os.X_OK)
 
 
 def test_batch_scripts_of_pages_state_their_memory() -> None:
