@@ -20,15 +20,31 @@ from workflow_tools import EXAMPLES, ROOT
 pytestmark = pytest.mark.minutes
 
 SUBMIT_FILES = sorted(path.name for path in FOLDER.glob("*.sub"))
+SIGNAL = None
 
 
 @pytest.mark.parametrize("name", ["night.sub", "night_transfer.sub"])
 @pytest.mark.parametrize(
-    ("exit_code", "outcome"),
-    [(0, "ends"), (1, "again"), (2, "held"), (3, "held"), (66, "waits"), (75, "waits")],
+    ("exits", "outcomes"),
+    [
+        ([0], ["ends"]),
+        ([1, 1, 1], ["again", "again", "ends"]),
+        ([SIGNAL, SIGNAL, SIGNAL], ["again", "again", "ends"]),
+        ([1, 0], ["again", "ends"]),
+        ([2], ["held"]),
+        ([3], ["held"]),
+        ([66] * 20, ["waits"] * 19 + ["held"]),
+        ([75, 0], ["waits", "ends"]),
+        # A wait takes no try away.
+        ([66, 75, 1, 1, 1], ["waits", "waits", "again", "again", "ends"]),
+        ([1, 66, 1, 1], ["again", "waits", "again", "ends"]),
+        ([2, SIGNAL, 3, 1, 0], ["held", "again", "held", "again", "ends"]),
+    ],
 )
-def test_exit_codes_hold_repeat_or_end_the_job(name: str, exit_code: int, outcome: str) -> None:
-    assert fates(name, exit_code) == [outcome]
+def test_exit_codes_hold_repeat_or_end_the_job(
+    name: str, exits: list[int | None], outcomes: list[str]
+) -> None:
+    assert fates(name, *exits) == outcomes
 
 
 @pytest.mark.parametrize("name", SUBMIT_FILES)
