@@ -14,8 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from submit_files import FOLDER, fates, job_ad
 from workflow_tools import EXAMPLES, ROOT
+
+from pipeline.cli import app
+from pipeline.stages.table import STAGE_OF
 
 pytestmark = pytest.mark.minutes
 
@@ -23,7 +27,7 @@ SUBMIT_FILES = sorted(path.name for path in FOLDER.glob("*.sub"))
 SIGNAL = None
 
 
-@pytest.mark.parametrize("name", ["night.sub", "night_transfer.sub"])
+@pytest.mark.parametrize("name", SUBMIT_FILES)
 @pytest.mark.parametrize(
     ("exits", "outcomes"),
     [
@@ -77,13 +81,25 @@ def test_batch_scripts_of_pages_state_their_memory() -> None:
         assert " --mem=" in script
 
 
-def test_nodes_of_the_workflow_are_commands_in_order() -> None:
+def test_nodes_of_the_workflow_are_the_stages_and_what_follows_them() -> None:
+    """Stages that only some configs ask for do nothing under the others."""
     lines = (FOLDER / "night.dag").read_text().splitlines()
-    nodes = [line.split()[1] for line in lines if line.startswith("JOB ")]
+    nodes = {line.split()[1]: line.split()[2] for line in lines if line.startswith("JOB ")}
     arrows = [tuple(line.split()[1::2]) for line in lines if line.startswith("PARENT ")]
-
-    assert nodes[:2] == ["ingest", "features"]
+    assert list(nodes) == [*STAGE_OF, "promote", "clean"]
     assert arrows == list(itertools.pairwise(nodes))
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for node, path in nodes.items():
+        variables = {"JOB": node}
+        for line in lines:
+            if re.match(rf"VARS ({node}|ALL_NODES) ", line):
+                variables |= re.findall(r'(\w+)="(.*?)"', line)
+        job = job_ad(Path(path).name, **variables)
+
+        options = {option for parameter in commands[node].params for option in parameter.opts}
+        if_wanted = "--if-wanted " if "--if-wanted" in options else ""
+        assert job["Args"] == f"-m pipeline {node} {if_wanted}--config nightly.yaml"
 
 
 def test_eviction_reaches_the_command_and_its_exit_code_comes_back(tmp_path: Path) -> None:
