@@ -22,12 +22,17 @@ import law
 PYTHON = os.environ.get("HEP_PIPELINE_PYTHON", ".venv/bin/python")
 
 
-@cache
 def planned_stages(options: tuple[str, ...]) -> dict[str, dict]:
-    """Return the stages that a config asks for, in their order, as `plan` describes them."""
+    """Return the stages that a config asks for, in their order, as `plan` describes them now."""
     command = [PYTHON, "-m", "pipeline", "plan", "--json", *options]
     output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     return {stage["stage"]: stage for stage in json.loads(output)}
+
+
+@cache
+def stage_targets(options: tuple[str, ...]) -> dict[str, str]:
+    """Return the targets of the stages by name, in their order; the config alone decides them."""
+    return {name: stage["target"] for name, stage in planned_stages(options).items()}
 
 
 class Stage(law.Task):
@@ -46,14 +51,9 @@ class Stage(law.Task):
             options += ["--set", setting]
         return tuple(options)
 
-    @property
-    def plan(self) -> dict:
-        """How `plan` describes the stage."""
-        return planned_stages(self.options)[self.stage]
-
     def requires(self) -> list[Stage]:
         """Return the task of the stage before; none for the first one."""
-        names = list(planned_stages(self.options))
+        names = list(stage_targets(self.options))
         position = names.index(self.stage)
         if position == 0:
             return []
@@ -62,16 +62,20 @@ class Stage(law.Task):
 
     def output(self) -> law.LocalFileTarget:
         """Return the file that the stage replaces."""
-        return law.LocalFileTarget(self.plan["target"])
+        return law.LocalFileTarget(stage_targets(self.options)[self.stage])
 
     def complete(self) -> bool:
-        """Tell whether the stage has nothing to do, as the pipeline sees it."""
-        return self.plan["state"] == "up to date"
+        """Tell whether the stage has nothing to do, as the pipeline sees it.
+
+        No answer is remembered: with several workers, stages run in processes of their own, and
+        what these remember is lost.
+        """
+        stage = planned_stages(self.options)[self.stage]
+        return stage["state"] == "up to date"
 
     def run(self) -> None:
         """Run the stage; another exit code than 0 fails the task."""
         subprocess.run([PYTHON, "-m", "pipeline", self.stage, *self.options], check=True)
-        planned_stages.cache_clear()
 
 
 #: The task of each stage.
