@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -67,6 +68,70 @@ def test_paths_start_at_the_folder_of_the_submission(name: str) -> None:
     folder, program = Path(job["Iwd"]), Path(job["Cmd"])
     assert folder == ROOT
     assert os.access(folder / program, os.X_OK)
+
+
+def test_config_in_a_folder_travels_with_what_lies_beside_it(tmp_path: Path) -> None:
+    """HTCondor puts what it transfers into one folder, by its last names."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    (tmp_path / "night").mkdir()
+
+    job = job_ad("night_transfer.sub", folder=tmp_path, config="night/my.yaml")
+
+    assert Path(job["Iwd"]) == tmp_path / "night"
+    assert job["Args"] == "my.yaml"
+    assert job["TransferInput"].split(",") == ["my.yaml", "incoming", "run", "hep-pipeline.sif"]
+    assert job["TransferOutput"] == "run"
+
+
+def transfer(path: Path, folder: Path) -> None:
+    """Copy a file or a folder into another folder, over what is there, as HTCondor does."""
+    if path.is_dir():
+        shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
+    else:
+        shutil.copy(path, folder)
+
+
+def run_on_node(node: Path, job: dict[str, str], python: Path) -> int:
+    """Run a job in an empty folder of a node as HTCondor does; returns the exit code."""
+    submitted_from = Path(job["Iwd"])
+    node.mkdir()
+    for name in job["TransferInput"].split(","):
+        transfer(submitted_from / name, node)
+    program = node / "condor_exec.exe"
+    shutil.copy(job["Cmd"], program)
+
+    environment = os.environ | {"HEP_PIPELINE_PYTHON": str(python)}
+    command = [program, *job["Args"].split()]
+    completed = subprocess.run(command, cwd=node, env=environment, check=False)
+
+    for name in job["TransferOutput"].split(","):
+        transfer(node / name, submitted_from)
+    return completed.returncode
+
+
+def test_run_folder_travels_from_the_first_night_on(tmp_path: Path) -> None:
+    """Prepares what the first lines of the submit file say, and nothing else of the job."""
+    lines = (FOLDER / "night_transfer.sub").read_text().splitlines()
+    build, prepare, submit = (line[6:] for line in lines if line.startswith("#     "))
+    image, config = build.split()[2], submit.split("config=")[1]
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    (tmp_path / config).parent.mkdir()
+    (tmp_path / config).with_name("incoming").mkdir()
+    for path in (image, config):
+        (tmp_path / path).touch()
+    subprocess.run(["/bin/sh", "-c", prepare], cwd=tmp_path, check=True)
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\ntest -f "$5" && test -d incoming || exit 2\necho "$3" >> run/commands\n'
+    )
+    python.chmod(0o700)
+
+    job = job_ad("night_transfer.sub", folder=tmp_path, config=config)
+    for node in ("first", "second"):
+        assert run_on_node(tmp_path / node, job, python) == 0
+
+    commands = (tmp_path / config).with_name("run") / "commands"
+    assert commands.read_text() == 2 * "run\npromote\nclean\n"
 
 
 def test_batch_scripts_of_pages_state_their_memory() -> None:
