@@ -74,6 +74,7 @@ class Comparison(NamedTuple):
             decision_threshold(self.claim),
             shifts=moves,
             is_equivalence=self.claim.is_equivalence,
+            largest=largest_effect(self.claim),
         )
 
     def is_decided_at(self, level: float) -> bool:
@@ -95,6 +96,18 @@ def decision_threshold(claim: Claim) -> float:
         log_size = math.log(size) if size else 0.0
         return max(log_size - log_margin, log_margin)
     return max((size or 0.0) - margin, margin)
+
+
+def largest_effect(claim: Claim) -> float:
+    """Return the largest difference of the claimed size; infinite if the size is a least one.
+
+    It is the size and the margin, in logarithms for times and rates.
+    """
+    if claim.size is None or claim.size_is == "at least":
+        return math.inf
+    if measure_of(claim.measure).is_ratio:
+        return math.log(claim.size) + math.log1p(claim.equivalence_margin)
+    return claim.size + claim.equivalence_margin
 
 
 def comparisons_of(result: StudyResult, claim: Claim) -> Iterator[Comparison]:

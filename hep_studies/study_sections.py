@@ -191,6 +191,8 @@ class Claim(Section):
     tuned_by: MeasureName | None = None
     """The measure in which "each at its best" is best; null: that of the claimed measure."""
     size: Positive | None = None
+    size_is: Literal["at least", "about"] = "at least"
+    """Whether the source states a least size, or an amount such as "twice" or "slightly"."""
     margin: Positive | None = None
     because: str = ""
     share_of_cells: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -245,7 +247,7 @@ class Claim(Section):
         if margin is None and measure == self.measure:
             margin, because = self.margin, self.because
         # The new claim is checked as if it stood in the file.
-        row = self.model_dump(exclude={"also"}) | {
+        row = self.model_dump(exclude={"also", "size_is"}) | {
             "name": further.name,
             "protocol": protocol,
             "at": at,
@@ -289,6 +291,8 @@ class Claim(Section):
             raise ValueError(
                 f"size has no effect on {self.comparison}; the `margin` says what counts as none"
             )
+        if self.size is None and self.size_is == "about":
+            raise ValueError("size_is has no effect without a `size`")
         if self.share_of_cells < 1 and self.comparison != "better":
             raise ValueError(f"share_of_cells has no effect on {self.comparison}, only on better")
         if (self.margin is None) != (not self.because):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -27,6 +28,8 @@ class Verdict(StrEnum):
 
     CONFIRMED = "confirmed"
     """The claimed effect is there, in the claimed size."""
+    LARGER = "larger than claimed"
+    """The effect is there, and above an amount that the source states, such as "a third"."""
     EQUIVALENT = "equivalent"
     """The difference is within the margin, as claimed."""
     SMALLER = "smaller than claimed"
@@ -42,7 +45,7 @@ class Verdict(StrEnum):
 
 
 #: Verdicts by which the claim holds, and by which it fails.
-HOLDS: Final = (Verdict.CONFIRMED, Verdict.EQUIVALENT)
+HOLDS: Final = (Verdict.CONFIRMED, Verdict.LARGER, Verdict.EQUIVALENT)
 FAILS: Final = (Verdict.SMALLER, Verdict.CONTRADICTED)
 #: Verdicts that leave it open.
 OPEN: Final = (Verdict.UNDECIDED, Verdict.NOT_DECIDABLE, Verdict.WITHDRAWN)
@@ -166,6 +169,7 @@ def verdict_of(
     *,
     shifts: tuple[float, float] = (0.0, 0.0),
     is_equivalence: bool = False,
+    largest: float = math.inf,
 ) -> Verdict:
     """Return the verdict on a claim from the confidence interval of a measured difference.
 
@@ -174,7 +178,7 @@ def verdict_of(
     decidable if ten times the data would not decide it either.
 
      * A claimed effect is confirmed from `threshold` on, contradicted below 0, and otherwise
-       smaller than claimed below `threshold`.
+       smaller than claimed below `threshold`. Above `largest` it is larger than claimed.
      * A claimed equivalence: the two are equivalent within plus and minus `threshold`; above or
        below that, the claim is contradicted.
 
@@ -187,7 +191,7 @@ def verdict_of(
         >>> [str(verdict_of(mean, 1, 3, is_equivalence=True)) for mean in (1, -3.5, -5)]
         ['equivalent', 'undecided', 'contradicted']
     """
-    region = _equivalence_region if is_equivalence else _effect_region
+    region = _equivalence_region if is_equivalence else partial(_effect_region, largest=largest)
     verdict = region(mean - half_width + shifts[0], mean + half_width + shifts[1], threshold)
     if verdict is not None:
         return verdict
@@ -198,12 +202,15 @@ def verdict_of(
     return Verdict.UNDECIDED
 
 
-def _effect_region(low: float, high: float, threshold: float) -> Verdict | None:
+def _effect_region(low: float, high: float, threshold: float, *, largest: float) -> Verdict | None:
     """Return the verdict on a claimed effect from its interval low..high; None if it is open.
 
     An interval at or above the threshold confirms the effect, and one below 0 contradicts it. Any
-    other below the threshold shows that it is smaller than claimed, also where it contains 0.
+    other below the threshold shows that it is smaller than claimed, also where it contains 0. One
+    above the largest effect that is still of the claimed size shows that it is larger.
     """
+    if low > largest:
+        return Verdict.LARGER
     if low >= threshold:
         return Verdict.CONFIRMED
     if high < 0:
@@ -286,7 +293,9 @@ def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verd
     num_undecided = verdicts.count(Verdict.UNDECIDED)
 
     if is_enough(num_holding):
-        return Verdict.EQUIVALENT if Verdict.EQUIVALENT in verdicts else Verdict.CONFIRMED
+        # Of several verdicts the milder one stands: larger than claimed only if all are.
+        milder = (Verdict.EQUIVALENT, Verdict.CONFIRMED)
+        return next((verdict for verdict in milder if verdict in verdicts), Verdict.LARGER)
     # Of the failures, a smaller effect is the milder verdict.
     if is_too_few(num_all - num_failing):
         is_contradicted = is_too_few(num_all - num_contradicted)

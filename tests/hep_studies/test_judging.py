@@ -47,6 +47,10 @@ def within(margin: float) -> dict[str, Any]:
         ({"equivalent": "ad-psgd", "control": "ar-sgd", **within(0.095)}, Verdict.NOT_DECIDABLE),
         ({**BETTER, "size": 0.05}, Verdict.CONFIRMED),
         ({**BETTER, "size": 0.3}, Verdict.SMALLER),
+        # The difference is 10 points, and its interval begins at 8.
+        ({**BETTER, "size": 0.05, "size_is": "about"}, Verdict.LARGER),
+        ({**BETTER, "size": 0.05, "size_is": "about", **within(0.04)}, Verdict.CONFIRMED),
+        ({**BETTER, "size": 0.3, "size_is": "about"}, Verdict.SMALLER),
         ({"better": "sgd", "control": "ar-sgd", "size": 0.1}, Verdict.SMALLER),
         ({**BETTER, "not_decidable": "It is of another detector."}, Verdict.NOT_DECIDABLE),
         ({**BETTER, "withdrawn": "until they are run again"}, Verdict.WITHDRAWN),

@@ -57,6 +57,9 @@ OVER_WORKERS = {"over": WORKERS, "measure": "seconds_per_batch"}
         # Every number of workers is compared: a shorter time is better, and a larger speed-up.
         (SHORTER_STEP, Verdict.CONFIRMED),
         ({**SHORTER_STEP, "size": 3.0}, Verdict.SMALLER),
+        # AD-PSGD takes half, a quarter or an eighth of the time.
+        ({**SHORTER_STEP, "size": 1.5, "size_is": "about"}, Verdict.LARGER),
+        ({**SHORTER_STEP, "size": 2.0, "size_is": "about"}, Verdict.CONFIRMED),
         (
             {
                 **BETTER,

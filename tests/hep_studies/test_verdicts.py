@@ -262,6 +262,8 @@ def test_each_decided_comparison_leaves_a_higher_level_to_the_next() -> None:
     [
         (["confirmed", "confirmed"], 1.0, "confirmed"),
         (["equivalent", "equivalent"], 1.0, "equivalent"),
+        (["larger than claimed", "larger than claimed"], 1.0, "larger than claimed"),
+        (["larger than claimed", "confirmed"], 1.0, "confirmed"),
         (["confirmed", "undecided"], 1.0, "undecided"),
         (["confirmed", "not decidable here"], 1.0, "not decidable here"),
         (["confirmed", "smaller than claimed"], 1.0, "smaller than claimed"),
