@@ -14,7 +14,7 @@ from hep_studies.measures import measure_of
 from hep_studies.shares import SharePair
 from hep_studies.study import Claim
 from hep_studies.study_result import StudyResult
-from hep_studies.time_errors import time_shifts, unchecked_times
+from hep_studies.time_errors import TimeErrors, time_errors, unchecked_times
 from hep_studies.verdicts import LEVEL, OPEN, Difference, Verdict, verdict_of
 
 _LEARNING_RATE: Final = "train.learning_rate"
@@ -44,6 +44,8 @@ class Comparison(NamedTuple):
     """Whether the best settings of either cell are at an edge of those tried."""
     unchecked_times: str = ""
     """Why the check of the simulated times was refused; empty if it was not."""
+    time_errors: TimeErrors = TimeErrors()
+    """The errors of times, of which the shifts of the difference are the sum."""
     level: float = LEVEL
     """Level of the interval after Holm's correction."""
 
@@ -52,10 +54,11 @@ class Comparison(NamedTuple):
         """Verdict from the interval at the level of the comparison, shifts included."""
         return self.verdict_at(self.level, self.difference.shifts)
 
-    @property
-    def verdict_without_shifts(self) -> Verdict:
-        """Verdict if the simulated times were exact."""
-        return self.verdict_at(self.level, (0.0, 0.0))
+    def without_errors(self, *names: str) -> Comparison:
+        """Return the comparison as if times had none of these errors, of `TimeErrors`."""
+        errors = self.time_errors.without(*names)
+        difference = self.difference._replace(shifts=errors.shifts)
+        return self._replace(time_errors=errors, difference=difference)
 
     def verdict_at(self, level: float, shifts: tuple[float, float]) -> Verdict:
         """Return the verdict from the interval at a level, with its ends moved by these shifts.
@@ -161,12 +164,13 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
     numbers = numbers[numbers.index.isin(seeds)].sort_index()
 
     obstacle = _obstacle(result, cells, claim)
+    errors = time_errors(result, cells, claim, numbers)
     if claim.measure == "test_accuracy":
         difference = _difference_of_events(result, cells, claim, numbers.index)
     else:
         if measure_of(claim.measure).is_ratio:
             obstacle = obstacle or _obstacle_to_ratio(result, cells, numbers)
-        difference = _difference_of_numbers(result, cells, claim, numbers)
+        difference = _difference_of_numbers(claim, numbers, errors)
     is_at_edge = any(edges_of_claim(result, cell, claim) for cell in cells)
     return Comparison(
         treatment,
@@ -178,6 +182,7 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
         obstacle,
         is_at_edge,
         unchecked_times(result, cells, claim),
+        errors,
     )
 
 
@@ -207,9 +212,7 @@ def _difference_of_events(
     return Difference.from_events([treatment[seed] - control[seed] for seed in seeds])
 
 
-def _difference_of_numbers(
-    result: StudyResult, cells: Sequence[Cell], claim: Claim, numbers: pd.DataFrame
-) -> Difference:
+def _difference_of_numbers(claim: Claim, numbers: pd.DataFrame, errors: TimeErrors) -> Difference:
     """Return the difference of a measure between two cells, positive in the claim's direction.
 
     `numbers`: (num_seeds, 2), the measure of treatment and control. Times and rates are compared by
@@ -222,8 +225,8 @@ def _difference_of_numbers(
             numbers = np.log(numbers)
     is_better_lower = measure.lower_is_better and claim.comparison != "grows"
     sign = -1.0 if is_better_lower else 1.0
-    shifts = time_shifts(result, cells, claim, numbers.mean())
-    difference = Difference.from_seeds(sign * (numbers[0] - numbers[1]), shifts=shifts)
+    differences = sign * (numbers[0] - numbers[1])
+    difference = Difference.from_seeds(differences, shifts=errors.shifts)
     if not measure.in_percent or numbers.empty:
         return difference
     first, second = (numbers[1], numbers[0]) if sign < 0 else (numbers[0], numbers[1])

@@ -149,19 +149,27 @@ def _reason_against_verdict(claim: Claim, tested: Sequence[Comparison]) -> str:
     """Return why the tested comparisons would not decide the claim even with ten times the data.
 
     The settings are too few for a share of many; or a difference is not finite; or the statistical
-    error is too large, or only the error of the simulated times is.
+    error is too large, or only that of times is: validations are too far apart, or simulated times
+    are not known well enough.
     """
     if not all(math.isfinite(comparison.difference.mean) for comparison in tested):
         return "a run diverged or ended too early"
     if claim.share_of_cells < 1:
         return f"{len(tested)} settings are too few for a share of many"
-    with_exact_times = [comparison.verdict_without_shifts for comparison in tested]
-    if combine_verdicts(with_exact_times) is Verdict.NOT_DECIDABLE:
+    if not _is_decidable_without(("of_checks", "of_validations"), tested):
         return "needs over ten times the data"
+    if not _is_decidable_without(("of_checks",), tested):
+        return "validated too seldom for times to an accuracy"
     refusals = [comparison.unchecked_times for comparison in tested if comparison.unchecked_times]
     if refusals:
         return f"times not checked: {refusals[0]}"
     return "times not checked well enough"
+
+
+def _is_decidable_without(errors: Sequence[str], tested: Sequence[Comparison]) -> bool:
+    """Tell whether up to ten times the data would decide a claim if times had no such errors."""
+    verdicts = [comparison.without_errors(*errors).verdict for comparison in tested]
+    return combine_verdicts(verdicts) is not Verdict.NOT_DECIDABLE
 
 
 def _what_would_decide(result: StudyResult, judged: JudgedClaim) -> str:

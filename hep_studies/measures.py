@@ -36,6 +36,8 @@ _SAMPLED_TIMES: Final = 1000
 
 ComputeMeasure = Callable[[RunResult, RunResult], float]
 """Compute a number of a run and of the run of the same seed that it is relative to."""
+ComputeBound = Callable[[RunResult], float]
+"""Compute a bound of a number of a run."""
 
 
 class Measure(NamedTuple):
@@ -74,6 +76,8 @@ class Measure(NamedTuple):
     """Whether it depends on the times of steps and messages, which the simulator may miss."""
     depends_on_learning: bool = True
     """Whether it depends on what is learnt; the times of given steps and messages do not."""
+    lower_bound: ComputeBound | None = None
+    """The number is known to lie above this and not above `compute`; None: it is exact."""
 
     def text(self, value: float) -> str:
         """Return a value as tables show it; infinity is a time to a goal that was not reached."""
@@ -187,13 +191,37 @@ def _seconds_to(accuracy: float) -> ComputeMeasure:
     """
 
     def compute(run: RunResult, _: RunResult) -> float:
-        accuracies = np.array(run.curves.get("val_accuracy", ()))
-        reached = np.flatnonzero(accuracies >= accuracy)
-        if not reached.size:
-            return math.inf
-        return float(np.cumsum(run.curves["seconds"])[reached[0]])
+        epoch = _first_epoch_at(accuracy, run)
+        return math.inf if epoch is None else float(_epoch_times(run)[epoch + 1])
 
     return compute
+
+
+def _seconds_before(accuracy: float) -> ComputeBound:
+    """Return a function that computes the last time at which a run is below an accuracy [s].
+
+    It is the validation before the first one that reaches it. The first validation has none before
+    it, but no step reaches the accuracy before its end. Infinite if no epoch reaches it.
+    """
+
+    def compute(run: RunResult) -> float:
+        epoch = _first_epoch_at(accuracy, run)
+        if epoch is None:
+            return math.inf
+        times = _epoch_times(run)
+        if epoch > 0:
+            return float(times[epoch])
+        step_seconds = run.numbers.get("seconds_per_batch", math.nan)
+        return min(step_seconds, float(times[1]))
+
+    return compute
+
+
+def _first_epoch_at(accuracy: float, run: RunResult) -> int | None:
+    """Return the index of the first epoch with this validation accuracy; None if none has it."""
+    accuracies = np.array(run.curves.get("val_accuracy", ()))
+    reached = np.flatnonzero(accuracies >= accuracy)
+    return int(reached[0]) if reached.size else None
 
 
 def _seconds_to_best(run: RunResult, _: RunResult) -> float:
@@ -324,7 +352,13 @@ def measure_of(name: str) -> Measure:
         return _MEASURES[name_validator(_MEASURES, "measure")(name)]
     accuracy = float(goal[1])
     label = f"time to a validation accuracy of {100 * accuracy:g} % [s]"
-    return Measure(label, _seconds_to(accuracy), name, **{**_TIME, "depends_on_learning": True})
+    return Measure(
+        label,
+        _seconds_to(accuracy),
+        name,
+        **{**_TIME, "depends_on_learning": True},
+        lower_bound=_seconds_before(accuracy),
+    )
 
 
 def distance_to_best(name: str) -> float | None:

@@ -17,6 +17,13 @@ _MOST_SEEDS: Final = 10_000
 _LARGEST_GROWTH: Final = 10
 #: Factors by which the number of test events may grow, up to about a hundred.
 _EVENT_FACTORS: Final = [1.5**power for power in range(1, 13)]
+#: What would remove the errors of times, first one of them and then both.
+_REMEDIES: Final = {
+    ("of_checks",): "a closer check of the simulated times",
+    ("of_validations",): "validating more often than once an epoch",
+    ("of_checks", "of_validations"): "a closer check of the simulated times and validating more "
+    "often than once an epoch",
+}
 _CORES: Final = 2
 _SECONDS_PER_HOUR: Final = 3600
 
@@ -86,26 +93,20 @@ def data_that_decide(result: StudyResult, comparisons: Sequence[Comparison], sha
     """Return as text what would decide a claim that is open because of its errors.
 
     It is a number of seeds, of test events, and the hours of two cores for the further seeds; or a
-    closer check of the simulated times; or both.
+    closer check of the simulated times, or more frequent validation; or both.
     """
     if not all(math.isfinite(comparison.difference.mean) for comparison in comparisons):
         return "longer runs or another goal: here a run diverged or did not reach it"
     needed = needed_data(comparisons, share)
     if needed is not None:
         return _data_text(result, comparisons, needed)
-    if any(comparison.difference.shifts != (0.0, 0.0) for comparison in comparisons):
-        exact = [_with_exact_times(comparison) for comparison in comparisons]
+    for errors, remedy in _REMEDIES.items():
+        exact = [comparison.without_errors(*errors) for comparison in comparisons]
         needed = needed_data(exact, share)
         if needed is not None:
-            check = "a closer check of the simulated times"
-            has_enough_seeds = needed.num_seeds == _num_seeds(comparisons)
-            return check if has_enough_seeds else f"{check} and {_data_text(result, exact, needed)}"
+            further_data = _data_text(result, exact, needed)
+            return f"{remedy} and {further_data}" if further_data else remedy
     return "no feasible amount of data: the measured effect is near the limit of two verdicts"
-
-
-def _with_exact_times(comparison: Comparison) -> Comparison:
-    """Return a comparison as if the simulated times were exact."""
-    return comparison._replace(difference=comparison.difference._replace(shifts=(0.0, 0.0)))
 
 
 def _num_seeds(comparisons: Sequence[Comparison]) -> int:

@@ -1,10 +1,13 @@
-"""By how much simulated times may be wrong, from checks on this machine."""
+"""By how much times may be wrong: simulated ones, and those to an accuracy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from hep_studies.cells import Cell
 from hep_studies.measures import measure_of
@@ -19,41 +22,88 @@ class _Interval(NamedTuple):
     high: float
 
 
-_UNKNOWN = _Interval(-math.inf, math.inf)
+_NONE: Final = _Interval(0.0, 0.0)
+_UNKNOWN: Final = _Interval(-math.inf, math.inf)
 
 
-def time_shifts(
-    result: StudyResult, cells: Sequence[Cell], claim: Claim, means: Iterable[float]
-) -> tuple[float, float]:
-    """Return by how much, at least and at most, real times would move a difference.
+class TimeErrors(NamedTuple):
+    """The lowest and the highest move of a difference by errors of times that all seeds share.
 
-    The delay of a cell is the logarithm of real over simulated time, as a check on this machine
-    measures it, with the spread of the check. The function returns the lowest and the highest of
-    these moves: none, as if the simulated times were exact; that of both delays; and, for different
-    numbers of workers, which are not delayed alike, that of either delay alone. Both are
-    infinite without a check that counts.
+    Moves are of logarithms for times and rates, else of the measure.
+    """
+
+    of_checks: tuple[float, float] = _NONE
+    """Moves by the error of simulated times; infinite without a check that counts."""
+    of_validations: tuple[float, float] = _NONE
+    """Moves by the time between the validations at which times to an accuracy end."""
+
+    @property
+    def shifts(self) -> tuple[float, float]:
+        """Moves by both errors: the sum of two intervals, since neither depends on the other."""
+        low_of_checks, high_of_checks = self.of_checks
+        low_of_validations, high_of_validations = self.of_validations
+        return low_of_checks + low_of_validations, high_of_checks + high_of_validations
+
+    def without(self, *names: str) -> TimeErrors:
+        """Return the errors as if those of these names were none."""
+        return self._replace(**dict.fromkeys(names, _NONE))
+
+
+def time_errors(
+    result: StudyResult, cells: Sequence[Cell], claim: Claim, numbers: pd.DataFrame
+) -> TimeErrors:
+    """Return by how much, at least and at most, exact times would move a difference.
 
     Args:
         result: The study.
         cells: Treatment and control.
         claim: The claim, which has the measure.
-        means: Mean of the measure over the seeds, of each cell.
+        numbers: The measure (num_seeds, 2) of treatment and control, indexed by seed.
+    """
+    seeds = numbers.index.tolist()
+    means = numbers.mean().tolist()
+    resolutions = [_log_resolution(result, cell, claim, seeds) for cell in cells]
+    moves = _moves_of_both(claim, resolutions, means)
+    of_validations = _Interval(min(moves), max(moves))
+    return TimeErrors(_moves_by_checks(result, cells, claim, means), of_validations)
 
-    Returns:
-        The lowest and highest move: of logarithms for times and rates, else of the measure.
+
+def _moves_by_checks(
+    result: StudyResult, cells: Sequence[Cell], claim: Claim, means: Sequence[float]
+) -> _Interval:
+    """Return the lowest and the highest move of a difference by the error of simulated times.
+
+    The delay of a cell is the logarithm of real over simulated time, as a check on this machine
+    measures it, with the spread of the check. The moves are: none, as if the simulated times were
+    exact; that of both delays; and, for different numbers of workers, which are not delayed alike,
+    that of either delay alone.
     """
     if not _needs_check(result, claim):
-        return 0.0, 0.0
+        return _NONE
     delays = [_log_delay(result, cell, claim) for cell in cells]
     if _UNKNOWN in delays:
         return _UNKNOWN
 
-    errors = [_error_of_cell(claim, delay, mean) for delay, mean in zip(delays, means, strict=True)]
-    treatment, control = errors
-    moves = [0.0, treatment.low - control.high, treatment.high - control.low]
+    moves = [0.0, *_moves_of_both(claim, delays, means)]
     if len({result.settings(cell).workers for cell in cells}) > 1:
-        moves += [*treatment, -control.low, -control.high]
-    return min(moves), max(moves)
+        treatment, control = delays
+        moves += _moves_of_both(claim, [treatment, _NONE], means)
+        moves += _moves_of_both(claim, [_NONE, control], means)
+    return _Interval(min(moves), max(moves))
+
+
+def _moves_of_both(
+    claim: Claim, log_errors: Sequence[_Interval], means: Sequence[float]
+) -> list[float]:
+    """Return the lowest and the highest move by errors of the times of treatment and control.
+
+    `log_errors`: the logarithm of right over measured time, of both cells.
+    """
+    treatment, control = [
+        _error_of_cell(claim, log_error, mean)
+        for log_error, mean in zip(log_errors, means, strict=True)
+    ]
+    return [treatment.low - control.high, treatment.high - control.low]
 
 
 def unchecked_times(result: StudyResult, cells: Sequence[Cell], claim: Claim) -> str:
@@ -74,18 +124,45 @@ def _needs_check(result: StudyResult, claim: Claim) -> bool:
     return measure_of(claim.measure).depends_on_times and result.is_simulated
 
 
-def _error_of_cell(claim: Claim, delay: _Interval, mean: float) -> _Interval:
-    """Return by how much a delay moves the measure of a cell, or its logarithm if it is a ratio."""
+def _error_of_cell(claim: Claim, log_error: _Interval, mean: float) -> _Interval:
+    """Return by how much an error of times moves a cell's measure, or the logarithm of a ratio.
+
+    `log_error`: the logarithm of right over measured time.
+    """
     measure = measure_of(claim.measure)
     if measure.is_ratio:
         # A longer time raises the difference only if the measure is a time that is claimed to grow.
         is_longer_positive = measure.lower_is_better and claim.comparison == "grows"
         sign = 1 if is_longer_positive else -1
-        ends = [sign * measure.power_of_time * log_delay for log_delay in delay]
+        ends = [sign * measure.power_of_time * end for end in log_error]
     else:
         # Such a measure is a share of the time, which a longer time divides.
-        ends = [mean * math.expm1(-log_delay) for log_delay in delay]
+        ends = [mean * math.expm1(-end) for end in log_error]
     return _Interval(min(ends), max(ends))
+
+
+def _log_resolution(
+    result: StudyResult, cell: Cell, claim: Claim, seeds: Sequence[int]
+) -> _Interval:
+    """Return the logarithm of a cell's right time over that of the validation that shows it.
+
+    A run reaches an accuracy at some time after the last validation below it and up to the first
+    one at it. So the mean of the logarithms over the seeds lies in the interval of their means at
+    both ends (the identification region of a mean of interval data; Manski and Tamer 2002).
+    Validations of more seeds are as far apart, so that it does not shrink with their number.
+    """
+    measure = measure_of(result.resolved(cell, claim.measure))
+    if measure.lower_bound is None or measure.compute is None:
+        return _NONE
+    runs = [run for run in result.runs_of(cell, claim.tuning) if run.seed in seeds]
+    if not runs:
+        return _NONE
+    latest = np.array([measure.compute(run, run) for run in runs])
+    earliest = np.array([measure.lower_bound(run) for run in runs])
+    # Times of 0 and infinite ones have no ratio; the comparison reports them.
+    with np.errstate(all="ignore"):
+        log_widths = np.log(latest) - np.log(earliest)
+    return _Interval(-float(log_widths.mean()), 0.0)
 
 
 def _log_delay(result: StudyResult, cell: Cell, claim: Claim) -> _Interval:

@@ -173,6 +173,32 @@ def with_errors_of_times(study: str, effect: Effect, treatment: Side, control: S
     return effect._replace(shifts=(min(moves), max(moves)))
 
 
+def with_errors_of_validations(
+    effect: Effect, treatment: Side, control: Side, accuracy: float
+) -> Effect:
+    """An effect of times to an accuracy with what no validation between two epochs shows."""
+    seeds = treatment.runs.keys() & control.runs.keys()
+    treatment_width, control_width = [
+        float(np.mean([log_width(accuracy, one_side.runs[seed]) for seed in seeds]))
+        for one_side in (treatment, control)
+    ]
+    # A treatment that is there earlier raises the effect, an earlier control lowers it.
+    low, high = effect.shifts
+    return effect._replace(shifts=(low - control_width, high + treatment_width))
+
+
+def log_width(accuracy: float, run: Run) -> float:
+    """The logarithm of the time of a validation over that of the one before, or over a step."""
+    latest = seconds_to(accuracy, run)
+    epochs_before = 0
+    while run["curves"]["val_accuracy"][epochs_before] < accuracy:
+        epochs_before += 1
+    earliest = sum(run["curves"]["seconds"][:epochs_before])
+    if epochs_before == 0:
+        earliest = run["numbers"]["seconds_per_batch"]
+    return math.log(latest / earliest)
+
+
 def _log_delays(study: str, one_side: Side) -> list[float]:
     """The logarithm of checked over simulated time of a step; 0 for one worker."""
     if one_side.workers == 1:

@@ -111,6 +111,21 @@ def test_a_method_that_misses_the_accuracy_with_a_seed_is_not_among_the_best() -
     assert math.isnan(second.factor)
 
 
+def test_a_method_is_not_slower_if_only_its_validations_are_further_apart() -> None:
+    """AR-SGD is at the goal at its first validation, AD-PSGD at its second in a third of that."""
+    slow = timed_runs("ar-sgd", (6.0, 6.1, 5.9, 6.0), **{LINKS: "fast"})
+    at_first = [
+        replace(run, curves={**run.curves, "val_accuracy": [0.9, 0.9], "seconds": [3.0, 3.0]})
+        for run in slow
+    ]
+    fast = timed_runs("ad-psgd", (1.0, 1.1, 0.9, 1.0), **{LINKS: "fast"})
+    one_worker = timed_runs("sgd", (8.0, 8.1, 7.9, 8.0))
+
+    with_fast_links, _ = judge_situations(result_of([*one_worker, *at_first, *fast]))
+
+    assert best_titles([with_fast_links]) == {("fast",): ["AD-PSGD", "AR-SGD"]}
+
+
 def test_no_method_is_best_where_each_misses_the_accuracy_with_a_seed() -> None:
     runs = []
     for method, seconds in (("ar-sgd", 2.0), ("ad-psgd", 1.0)):

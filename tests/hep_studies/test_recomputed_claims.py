@@ -20,6 +20,7 @@ from recomputed_claims import (
     side,
     val_accuracy_at_end,
     with_errors_of_times,
+    with_errors_of_validations,
 )
 
 from hep_studies.claims import _with_current_presentation
@@ -47,7 +48,11 @@ class Recomputed(NamedTuple):
             return effect_of_numbers(*pair, lowest_val_loss, level, sign=-1)
         number, sign = LOGARITHMS[self.measure]
         effect = effect_of_numbers(*pair, number, level, sign=sign)
-        return with_errors_of_times(self.study, effect, *pair)
+        effect = with_errors_of_times(self.study, effect, *pair)
+        _, _, accuracy = self.measure.partition("seconds_to=")
+        if accuracy:
+            effect = with_errors_of_validations(effect, *pair, float(accuracy))
+        return effect
 
 
 def log_seconds_to(accuracy: float, run: recomputed_claims.Run) -> float:
