@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from glob import has_magic
 from pathlib import Path
@@ -277,11 +277,35 @@ def parquet_source(path: Path) -> Any:
     return path.open("rb") if is_remote(path) else path
 
 
+def files_below(folder: Path) -> list[Path]:
+    """Return the paths of all files below a local folder.
+
+    Folders that another process removes meanwhile count as empty, as do unreadable ones. Links to
+    folders are not followed.
+    """
+    paths = []
+    # Unlike `rglob`, `walk` passes over a folder that vanishes after its name was listed.
+    for parent, _, names in os.walk(folder):
+        paths += [Path(parent, name) for name in names]
+    return paths
+
+
+def stats_of_files(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
+    """Return size, links and times of local files, without those that are gone by now."""
+    stats = {}
+    for path in paths:
+        # Another process may remove the file between the two calls.
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                stats[path] = path.stat()
+    return stats
+
+
 def file_sizes(folder: Path) -> dict[str, int]:
     """Sizes [bytes] of all files below a folder, by their paths below it."""
     if not is_remote(folder):
-        paths = [path for path in folder.rglob("*") if path.is_file()]
-        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+        stats = stats_of_files(files_below(folder))
+        return {path.relative_to(folder).as_posix(): stat.st_size for path, stat in stats.items()}
     filesystem, name = path_to_fs(folder)
     with translate_fs_errors(folder, "the list of its files"):
         infos: dict[str, dict[str, Any]] = filesystem.find(name, detail=True)

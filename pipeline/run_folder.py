@@ -255,12 +255,16 @@ class RunFolder:
     def write_metrics(self, *, failed: str | None) -> None:
         """Replace `metrics.prom`, from the versions and models in use; see `RunLog.write_metrics`.
 
+        If it cannot be written, a warning says so: the outcome of the command is that of its work.
         `failed` is the stage that failed in this command; None without a failure.
         """
         stages = {name: self.store(name).readable_current() for name in STAGE_OF}
         registries = Registry.of_all_networks(self.config.run_dir)
         models = {registry.name: registry.readable_current() for registry in registries}
-        self.log.write_metrics(stages, models, failed=failed)
+        try:
+            self.log.write_metrics(stages, models, failed=failed)
+        except RunFolderError as error:
+            self.say(f"warning: {error}")
 
     def examine(self, needs: Collection[Need], *, workers: int | None = None) -> list[Finding]:
         """Return the problems of this machine that matter for some needs of stages.

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+from hep_core.storage import files_below, stats_of_files
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
-from pipeline.runs.log import size_of
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.store import StageStore
@@ -158,17 +158,18 @@ def _clean_store(
 
 def _unshared_bytes(folder: Path) -> int:
     """Add up the bytes that removal frees: files with a hard link elsewhere free nothing."""
-    file_stats = [path.lstat() for path in folder.rglob("*") if path.is_file()]
-    return sum(stat.st_size for stat in file_stats if stat.st_nlink == 1)
+    files = [path for path in files_below(folder) if not path.is_symlink()]
+    stats = stats_of_files(files).values()
+    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)
 
 
 def _clean_kernel_outputs(run_folder: RunFolder, *, dry_run: bool) -> list[Removable]:
     """Remove the kernel outputs that the features in use were not made from; returns them."""
     features = run_folder.store("features")
-    unused = [
-        Removable(folder, size_of(files))
-        for folder, files in features.unused_kernel_outputs().items()
-    ]
+    unused = []
+    for folder, files in features.unused_kernel_outputs().items():
+        freed_bytes = sum(stat.st_size for stat in stats_of_files(files).values())
+        unused.append(Removable(folder, freed_bytes))
     if not dry_run:
         features.remove_unused_kernel_outputs()
         _log_removed(run_folder, "kernel outputs", *unused)

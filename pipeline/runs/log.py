@@ -10,12 +10,13 @@ import datetime as dt
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hep_core.secrets import redact_all
+from hep_core.storage import file_sizes
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs.counters import EvaluateCounters, IngestCounters
 from pipeline.runs.version import PromotedModel, Version
@@ -79,7 +80,7 @@ class RunLog:
             failed: The stage that failed in this run, or `promote`; None without a failure.
 
         Raises:
-            RunFolderError: The file cannot be written.
+            RunFolderError: The disk space cannot be measured, or the file cannot be written.
         """
         from prometheus_client import write_to_textfile  # noqa: PLC0415 - slow to load
 
@@ -90,12 +91,9 @@ class RunLog:
         for group, values in results(stages).items():
             description, label = _RESULT_GAUGES[group]
             gauges.add_values(group, description, label, values)
-        free_bytes = shutil.disk_usage(self._run_dir).free
-        gauges.add("free_bytes", "Free space on the disk of the run folder").set(free_bytes)
-        used_bytes = size_of(self._run_dir.rglob("*"))
-        gauges.add("used_bytes", "Size of all files in the run folder").set(used_bytes)
         path = self._run_dir / METRICS
         try:
+            gauges.add_space()
             write_to_textfile(str(path), gauges.registry)
         except OSError as cause:
             raise cannot_write(path, cause) from cause
@@ -147,6 +145,13 @@ class _Gauges:
         self.add_values("stage_duration_seconds", "How long that took", "stage", seconds)
         self.add_values("stage_failed", "1 if the last run failed in this stage", "stage", failures)
 
+    def add_space(self) -> None:
+        """Add gauges for the free space of the disk and the size of the run folder [bytes]."""
+        free_bytes = shutil.disk_usage(self._run_dir).free
+        self.add("free_bytes", "Free space on the disk of the run folder").set(free_bytes)
+        used_bytes = sum(file_sizes(Path(self._run_dir)).values())
+        self.add("used_bytes", "Size of all files in the run folder").set(used_bytes)
+
     def add_models(self, models: Mapping[str, PromotedModel | None]) -> None:
         """Add a gauge for when each model in use was promoted; 0 without a readable model."""
         promoted = {
@@ -188,11 +193,3 @@ def results(stages: Mapping[str, Version | None]) -> dict[str, dict[str, float]]
 def timestamp(when: str) -> float:
     """A time of a manifest [s since 1970]."""
     return dt.datetime.fromisoformat(when).timestamp()
-
-
-def size_of(paths: Iterable[Path]) -> int:
-    """Return the sum of the sizes of all files [bytes]; folders and missing files count 0.
-
-    A file that several paths share by hard links counts once per path.
-    """
-    return sum(path.stat().st_size for path in paths if path.is_file())

@@ -275,3 +275,29 @@ def test_a_failed_run_says_so_in_the_log_and_in_the_metrics_that_alerts_watch(
     metrics = (run_folder.config.run_dir / METRICS).read_text()
     failed_stage = r'^hep_pipeline_stage_failed\{.*stage="ingest".*\} 1\.0$'
     assert re.search(failed_stage, metrics, re.MULTILINE)
+
+
+class EmptyIngest(Stage):
+    """Writes a version without files."""
+
+    name: ClassVar[str] = "ingest"
+
+    def run(self, context: Context) -> Result:
+        return Result(summary=f"{context.out_dir.name} is empty", counters=NO_EVENTS)
+
+
+def test_metrics_that_cannot_be_written_are_a_warning_of_a_run_that_did_its_work(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_stages(monkeypatch, EmptyIngest())
+    metrics = run_folder.config.run_dir / METRICS
+    metrics.mkdir(parents=True)
+    output = io.StringIO()
+    run_folder.console.file = output
+    run_folder.console.quiet = False
+
+    assert Runner(run_folder).run(["ingest"]) == ["ingest"]
+
+    message = " ".join(output.getvalue().split())
+    assert f"warning: {metrics} cannot be written" in message
+    assert "done, 0 files" in message

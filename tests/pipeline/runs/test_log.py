@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,25 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(RunFolderError, match="logs"):
         RunLog(tmp_path).event("run started")
+
+
+def test_folders_that_vanish_while_sizes_are_measured_count_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "events").write_bytes(b"12345")
+    vanishing = tmp_path / "evaluations" / ".174.unfinished"
+    vanishing.mkdir(parents=True)
+    list_folder = os.scandir
+
+    def remove_then_list(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+        """Another command removes the folder after its name was listed."""
+        if Path(folder) == vanishing:
+            vanishing.rmdir()
+        return list_folder(folder)
+
+    monkeypatch.setattr(os, "scandir", remove_then_list)
+
+    RunLog(tmp_path).write_metrics({}, {}, failed=None)
+
+    assert not vanishing.exists()
+    assert read_metrics(tmp_path)["hep_pipeline_used_bytes", ""] == 5
