@@ -280,7 +280,7 @@ def status(
     ] = False,
 ) -> None:
     """Show the versions and models in use."""
-    from pipeline.commands.status import damages, status, status_table
+    from pipeline.commands.status import changed_cache, damages, status, status_table
     from pipeline.commands.status import verify as changed_paths
 
     require_at_most_one(verify=verify, json=as_json)
@@ -289,7 +289,9 @@ def status(
     problems = damages(state)
     if verify:
         problems += [f"gone or damaged: {path}" for path in changed_paths(run_folder)]
-        print_lines(*problems or ["every file is unchanged since it was written"])
+        note = changed_cache(run_folder)
+        lines = [*problems, note] if note else problems
+        print_lines(*lines or ["every file is unchanged since it was written"])
     elif as_json:
         print_json(state)
     else:

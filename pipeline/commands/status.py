@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from hep_core.input_errors import shortened_list
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outputs import changed_files, suspect_files
-from pipeline.runs.store import StageStore
 from pipeline.runs.version_store import AnyVersion, VersionStore
 from pipeline.stages.table import STAGES
 from pipeline.terminal.grid import Grid
@@ -59,7 +59,8 @@ def verify(run_folder: RunFolder) -> list[str]:
     """Compare the files of all versions and models in use with their digests.
 
     It reads every file. Versions with missing or changed files are marked as suspect, so `plan`
-    knows them from then on.
+    knows them from then on. The cached outputs of the kernels belong to no version; see
+    `changed_cache`.
 
     Returns:
         Paths of the missing or changed files.
@@ -73,9 +74,26 @@ def verify(run_folder: RunFolder) -> list[str]:
         if damaged_files:
             suspect_files(version.folder, [file.path for file in damaged_files])
         paths += [str(file.location(version.folder)) for file in damaged_files]
-        if isinstance(store, StageStore):
-            paths += map(str, store.changed_kernel_outputs())
     return paths
+
+
+def changed_cache(run_folder: RunFolder) -> str:
+    """Name the cached outputs of the kernels that are gone or damaged; empty if all are intact.
+
+    They are no damage of the run folder: `features` compares each output with its digest before it
+    reuses it, and computes a damaged one again.
+    """
+    features = run_folder.store("features")
+    if features.readable_current() is None:
+        return ""
+    paths = [str(path) for path in features.changed_kernel_outputs()]
+    if not paths:
+        return ""
+    return (
+        f"note: {len(paths)} cached outputs of the kernels are gone or damaged: "
+        f"{shortened_list(paths)}. No result depends on them: `features` computes them again when "
+        "it runs next."
+    )
 
 
 def _cells(version: dict[str, Any] | None, *keys: str) -> list[str]:

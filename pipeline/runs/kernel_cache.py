@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from hep_core.storage import as_path
 from pipeline.runs import own_folders
 from pipeline.runs.counters import KernelCounters
 from pipeline.runs.manifest import Manifest
@@ -40,14 +41,30 @@ def kernel_output_digests(manifest: Manifest) -> dict[str, str]:
 
 
 def changed_kernel_outputs(stage_folder: Path, manifest: Manifest) -> list[Path]:
-    """Return the kernel outputs of a version that are gone or whose bytes changed; reads all."""
+    """Return the kernel outputs of a version that are gone or whose bytes changed; reads all.
+
+    `stage_folder` is the folder of the stage in the run folder.
+    """
+    folder = _folder_of_data(stage_folder, manifest)
     changed = []
     for path, recorded_digest in kernel_output_digests(manifest).items():
-        digest = digest_of_file(stage_folder / path)
+        digest = digest_of_file(folder / path)
         # An empty recorded digest is unknown, so the file only has to exist.
         if digest is None or recorded_digest not in {"", digest}:
-            changed.append(stage_folder / path)
+            changed.append(folder / path)
     return changed
+
+
+def _folder_of_data(stage_folder: Path, manifest: Manifest) -> Path:
+    """Return the folder of the stage with the Parquet and the kernel outputs of a version.
+
+    A version whose Parquet lies on object storage has its kernel outputs there too, whichever
+    `storage` the config names by now.
+    """
+    for file in manifest.outputs:
+        if file.lies_in:
+            return as_path(file.lies_in).parent
+    return stage_folder
 
 
 class KernelOutputCache:

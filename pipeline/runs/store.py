@@ -208,5 +208,4 @@ class StageStore(VersionStore[Version]):
         current = self.current()
         if current is None:
             return []
-        folder = self.objects.root if self.objects else self.folder
-        return changed_kernel_outputs(folder, current.manifest)
+        return changed_kernel_outputs(self.folder, current.manifest)

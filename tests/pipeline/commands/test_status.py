@@ -11,6 +11,8 @@ from night_files import Night
 from published_by_hand import example_model_manifest, publish
 from stages_in_process import run_stages, without_spark
 
+from pipeline.runs import own_folders
+from pipeline.runs.kernel_cache import KERNELS
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore
 from pipeline.terminal.exit_codes import Exit
@@ -77,6 +79,26 @@ def test_status_names_a_damaged_model(config: Path) -> None:
     status = json.loads(result.stdout)
     assert status["in_use"]["hlf"]["damage"].startswith(message)
     assert status["train"]["version"].startswith("0001-")
+
+
+def test_damaged_kernel_outputs_are_a_note_since_no_result_depends_on_them(config: Path) -> None:
+    run_dir = config.parent / "run"
+    outputs = [
+        {"lies_in": "0001-00000000", "name": f"{name}.parquet", "file_digest": "recorded"}
+        for name in ("changed", "gone")
+    ]
+    publish(run_dir, "features", text="first", counters={"kernel_outputs": outputs})
+    kernels = run_dir / "features" / KERNELS / "0001-00000000"
+    own_folders.make(kernels)
+    (kernels / "changed.arrow").write_text("another content")
+
+    result = invoke("status", "--verify", "--config", config)
+
+    assert result.exit_code == Exit.OK, result.output
+    assert "2 cached outputs of the kernels are gone or damaged" in result.stdout
+    assert str(kernels / "changed.arrow") in result.stdout
+    assert "`features` computes them again when it runs next" in result.stdout
+    assert "every file is unchanged" not in result.stdout
 
 
 def test_plan_says_that_a_damaged_version_is_made_again(config: Path) -> None:

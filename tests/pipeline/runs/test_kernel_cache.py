@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from example_stores import commit_version
+import pytest
+from example_stores import commit_version, create_version
+from published_by_hand import example_manifest
 
 from hep_core.integrity import file_digest
 from pipeline.runs import own_folders
@@ -64,3 +66,32 @@ def test_an_output_without_a_recorded_digest_is_changed_only_if_it_is_gone(tmp_p
     commit_version(store, counters={"kernel_outputs": outputs})
 
     assert store.changed_kernel_outputs() == [folder / "changed.arrow", folder / "gone.arrow"]
+
+
+@pytest.mark.parametrize("later_storage", ["second", None])
+def test_outputs_on_an_earlier_storage_are_looked_for_there(
+    tmp_path: Path, later_storage: str | None
+) -> None:
+    # Local folders stand for object storage, which has no folders that must be made.
+    stored = tmp_path / "first" / "features"
+    stored.mkdir(parents=True)
+    store = StageStore(tmp_path / "run", "features", storage=tmp_path / "first")
+    folder = create_version(store)
+    (stored / folder.name).mkdir()
+    (stored / folder.name / "rows.npy").write_text("rows")
+    kernels = stored / KERNELS / folder.name
+    kernels.mkdir(parents=True)
+    (kernels / "intact.arrow").write_text("intact")
+    (kernels / "changed.arrow").write_text("changed")
+    digests = {"intact": file_digest(kernels / "intact.arrow"), "changed": "another"}
+    outputs = [
+        {"lies_in": folder.name, "name": f"{name}.parquet", "file_digest": digest}
+        for name, digest in digests.items()
+    ]
+    counters = {"kernel_outputs": outputs}
+    store.commit(folder, example_manifest("features", counters=counters))
+
+    later_folder = None if later_storage is None else tmp_path / later_storage
+    later = StageStore(tmp_path / "run", "features", storage=later_folder)
+
+    assert later.changed_kernel_outputs() == [kernels / "changed.arrow"]

@@ -22,7 +22,7 @@ from stages_in_process import run_stages, without_spark
 from hep_core.input_errors import RefusedFileError
 from hep_core.storage import as_path
 from pipeline.commands.clean import clean
-from pipeline.commands.status import verify
+from pipeline.commands.status import changed_cache, verify
 from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError, StorageInUseError
@@ -191,6 +191,7 @@ def test_clean_removes_objects_that_no_version_in_use_needs(site: Site, remote: 
     assert site.objects() == needed_objects(remote) | {"ingest/notes.txt"}
     assert clean(folder_of(remote), 1) == []
     assert verify(folder_of(remote)) == []
+    assert changed_cache(folder_of(remote)) == ""
     assert "up to date" in run_stages(remote, *STAGES)
 
 
@@ -340,6 +341,7 @@ def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes
             assert run_killed_at(stage, request) == ["ended", "-9"]
             assert store.current() == version
             assert verify(folder_of(remote)) == []
+            assert changed_cache(folder_of(remote)) == ""
         assert run_killed_at(stage, -1)[0] == "done"
     child.communicate(timeout=60)
     assert contents(remote) == contents(local)
