@@ -36,7 +36,8 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         - the newest `keep` of each stage,
         - the newest `keep` models of each network in the registry, without withdrawn ones,
         - all versions in use, or read by a job beside this command, such as `compare`,
-        - the versions that these were made from.
+        - the versions that these models and versions in use were made from: `promote` asks which
+          events a model has seen, also of one that a rollback puts in use.
     Results of `evaluate-files` and `compare` belong to the user and stay. Folders without the
     marker file of this code, and targets of symbolic links, stay too, and a message names each.
 
@@ -50,7 +51,7 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     """
     with nullcontext() if dry_run else run_folder.locked():
         stores = run_folder.stores()
-        needed = _needed_folders(run_folder, stores)
+        needed = _needed_folders(run_folder, stores, keep)
         # All folders are listed before the first is removed, since the newest versions tell which
         # are old.
         folders_by_store = [
@@ -70,16 +71,21 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     return removed
 
 
-def _needed_folders(run_folder: RunFolder, stores: Sequence[StageStore | Registry]) -> set[Path]:
+def _needed_folders(
+    run_folder: RunFolder, stores: Sequence[StageStore | Registry], keep: int
+) -> set[Path]:
     """Collect the folders of the versions that must stay, and of all versions they were made from.
 
-    The start is what is in use, or claimed by a running job. From each folder the walk follows the
-    sources in its manifest, `{stage: version}`, until it finds no new folder.
+    The start is what is in use, claimed by a running job, or one of the `keep` newest models of a
+    network, which a rollback may put in use. From each folder the walk follows the sources in its
+    manifest, `{stage: version}`, until it finds no new folder.
     """
     to_visit = []
     for store in stores:
         if current := store.current():
             to_visit.append(current.folder)
+        if isinstance(store, Registry):
+            to_visit += [store.folder / name for name in store.promoted()[-keep:]]
         # A running job claims the folders that it reads or writes.
         complete = [store.folder / name for name in store.complete()]
         to_visit += filter(is_claimed, [*complete, *store.unfinished()])

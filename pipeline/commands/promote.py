@@ -164,7 +164,8 @@ class _Promotion:
             - Else the comparison decides, unless forced.
         """
         candidate = _read(self._network, self._trained.folder / self._network, self._dataset)
-        _check_unseen(candidate, self._dataset, force=self._force)
+        advice = " Train again with `train --force`, or use `promote --force`."
+        _check_unseen(candidate, self._dataset, advice=advice, force=self._force)
         # This also repairs the pointer to the model in use, if it is missing.
         current = self._registry.recovered()
         digest = model_digest(self._trained.files, f"{self._network}/model")
@@ -181,7 +182,7 @@ class _Promotion:
             verdict = self._compare(candidate, current, bar)
         if not (verdict.is_better or self._force):
             is_compared = verdict.improvement is not None
-            advice = "" if is_compared else " `promote --force` puts it in use anyway."
+            advice = "" if is_compared else " `promote --force` puts the new one in use anyway."
             return self._refused(f"{verdict.reason}{advice}")
         self._publish(digest, verdict.improvement)
         prefix = "" if verdict.is_better else "--force, although "
@@ -261,7 +262,7 @@ class _Promotion:
             folder = current.verified().folder
         except DamagedOutputError as cause:
             raise ModelError(str(cause)) from cause
-        model = _read("in-use", folder, self._dataset)
+        model = _read(current.name, folder, self._dataset)
         _check_unseen(model, self._dataset)
         return _scored_events(model, self._dataset, task, bar)
 
@@ -320,8 +321,12 @@ def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
     return model
 
 
-def _check_unseen(model: FoundModel, dataset: FeatureDataset, *, force: bool = False) -> None:
+def _check_unseen(
+    model: FoundModel, dataset: FeatureDataset, *, advice: str = "", force: bool = False
+) -> None:
     """Refuse a model that was trained on test events, or, unless forced, may have been.
+
+    `advice` ends the message about unknown training events.
 
     Raises:
         ModelError: It has seen some of them, or its training events are unknown.
@@ -330,8 +335,7 @@ def _check_unseen(model: FoundModel, dataset: FeatureDataset, *, force: bool = F
     if unknown and not force:
         raise ModelError(
             f"the training events of {model.candidate.name} are unknown, and test events may be "
-            "among them: its run.json or the features that it names are missing. Train again, or "
-            "use `promote --force`."
+            f"among them: its run.json, or the features that it names, are gone or damaged.{advice}"
         )
 
 

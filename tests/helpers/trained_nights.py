@@ -36,10 +36,15 @@ class TrainedNights:
         """The name of the newest version of `train`."""
         self.config = config.model_dump(mode="json")
         publish(self.run_dir, "ingest", counters={}, config=self.config)
+        self.dataset = self.make_features()
+
+    def make_features(self) -> FeatureDataset:
+        """Publish the same features once more; later trainings read them."""
         rows = {"train": [40], "val": [8], "test": [300]}
         self.dataset = publish_features(
             self.run_dir, rows=rows, config=self.config, separation=0.2, max_particles=2
         )
+        return self.dataset
 
     def train(self, steps: int, *, seed: int = 1, networks: Sequence[str] = ("hlf",)) -> None:
         """Publish a training of a number of steps of Adam on all test events."""

@@ -91,7 +91,9 @@ def test_a_first_network_below_the_floor_is_promoted_only_by_force(
 
     (refused,) = promote(run_folder)
     assert not refused.promoted
-    assert re.search(rf"{message}.*`promote --force` puts it in use anyway\.$", refused.reason)
+    assert re.search(
+        rf"{message}.*`promote --force` puts the new one in use anyway\.$", refused.reason
+    )
     assert nights.training_in_use() is None
 
     (forced,) = promote(run_folder, force=True)
@@ -278,7 +280,7 @@ def test_a_model_with_unknown_training_events_is_refused_unless_forced(
     (nights.run_dir / "train" / nights.training / "hlf" / "run.json").unlink()
     record_files(nights, "train")
 
-    message = r"hlf: the training events of hlf are unknown.*promote --force"
+    message = r"hlf: the training events of hlf are unknown.*Train again with `train --force`"
     with pytest.raises(PromotionError, match=message):
         nights.promote()
     assert nights.training_in_use() is None
@@ -289,7 +291,11 @@ def test_a_model_with_unknown_training_events_is_refused_unless_forced(
     is_promoted, reason = nights.promote()
     assert not is_promoted
     assert "cannot be compared with 0001" in reason
-    assert "the training events of in-use are unknown" in reason
+    in_use = nights.model_in_use().name
+    assert f"the training events of {in_use} are unknown" in reason
+    # Another training does not help here.
+    assert "Train again" not in reason
+    assert reason.endswith("gone or damaged. `promote --force` puts the new one in use anyway.")
 
 
 def test_a_model_in_use_knows_its_training_events_after_a_move_of_the_run_folder(

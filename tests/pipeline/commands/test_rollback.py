@@ -12,6 +12,7 @@ from published_by_hand import record_as_written
 from trained_nights import TrainedNights
 
 from hep_core.integrity import with_seal
+from pipeline.commands.clean import clean
 from pipeline.commands.promote import rollback
 from pipeline.errors import ConfigError, MissingInputError, PromotionError
 from pipeline.runs.outputs import changed_files
@@ -67,7 +68,7 @@ def test_a_model_in_use_that_cannot_be_compared_stays_until_another_is_forced(
     assert not is_promoted
     assert reason.startswith("it cannot be compared with 0001")
     assert cause in reason
-    assert reason.endswith("`promote --force` puts it in use anyway.")
+    assert reason.endswith("`promote --force` puts the new one in use anyway.")
 
     is_promoted, reason = nights.promote(force=True)
     assert is_promoted
@@ -149,6 +150,22 @@ def test_a_rollback_after_a_repair_skips_the_damaged_files(nights: TrainedNights
     assert nights.model_in_use().name.startswith("0001")
     with pytest.raises(MissingInputError, match="nothing to roll back to"):
         roll_back(nights)
+
+
+def test_after_clean_and_rollback_a_better_network_is_promoted(nights: TrainedNights) -> None:
+    # The networks of the last nights are worse than that of the second, and are not promoted.
+    for steps in (5, 50, 1, 2):
+        nights.make_features()
+        nights.train_and_promote(steps)
+        clean(nights.run_folder, 2)
+    assert roll_back(nights) == ("0002", "0001")
+    nights.make_features()
+    nights.train(200)
+
+    is_promoted, reason = nights.promote()
+
+    assert is_promoted, reason
+    assert "lower than that of 0001" in reason
 
 
 @pytest.mark.parametrize(("name", "advice"), [("../train", ""), ("hfl", "Did you mean 'hlf'")])
