@@ -76,6 +76,18 @@ def has_several_hosts(environment: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in environment and _number("SLURM_JOB_NUM_NODES", environment) > 1
 
 
+def cores_of_nodes(environment: Mapping[str, str]) -> list[int]:
+    """Return the cores on each node of a job of SLURM; empty outside of one.
+
+    SLURM_JOB_CPUS_PER_NODE joins equal nodes, as in `4(x2),8`.
+    """
+    nodes: list[int] = []
+    stated_nodes = environment.get("SLURM_JOB_CPUS_PER_NODE", "")
+    for cores, num_equal in re.findall(r"(\d+)(?:\(x(\d+)\))?", stated_nodes):
+        nodes += [int(cores)] * int(num_equal or 1)
+    return nodes
+
+
 def _cores_of_slurm(environment: Mapping[str, str]) -> Iterator[Grant]:
     """Yield the cores of a job of SLURM on this node, and those that its tasks have.
 

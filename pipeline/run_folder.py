@@ -22,7 +22,7 @@ from pipeline.errors import (
     NoOutputYetError,
     RunFolderError,
 )
-from pipeline.machine.doctor import Finding, Need, examine, render
+from pipeline.machine.doctor import Finding, Need, check_srun, examine, render
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.notifier import Notifier
 from pipeline.runs.lock import locked
@@ -281,13 +281,18 @@ class RunFolder:
         hosts_are_stated = bool(train.launcher_args) or has_several_hosts(os.environ)
         ranks_run_here = train.launcher == "mpirun" and not hosts_are_stated
         num_workers = workers or train.workers
-        return examine(
+        findings = examine(
             needs,
             run_dir=self.config.run_dir,
             spark=self.config.spark,
             workers=num_workers if ranks_run_here else 1,
             threads=train.threads,
         )
+        if Need.MPI in needs and train.launcher == "srun" and not train.launcher_args:
+            lack_of_cores = check_srun(os.environ, num_workers, train.threads)
+            if lack_of_cores is not None:
+                findings = [*findings, lack_of_cores]
+        return findings
 
     def check_machine(
         self, needs: Collection[Need], problem: str, *, workers: int | None = None

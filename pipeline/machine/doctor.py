@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from hep_core.allocation import MIB, CoreLimit, MemoryLimit, core_limit, memory_limit
-from hep_core.batch_systems import MEMORY_REQUESTS
+from hep_core.batch_systems import MEMORY_REQUESTS, cores_of_nodes
 from hep_core.environment import IGNORED_BY_LOCAL_SPARK, ignored_names
 from pipeline.configuration.shell_sections import AUTO, SparkSettings
 from pipeline.machine.spark_allocation import heap_bytes, slots_of, with_allocation
@@ -294,6 +294,31 @@ def check_cores(limit: CoreLimit, workers: int, threads: int) -> Finding | None:
     if threads > 1:
         fix = f"Set `train.threads` to {max(1, cores // workers)}."
     return Finding("cores", "warning", problem, fix)
+
+
+def check_srun(env: Mapping[str, str], workers: int, threads: int) -> Finding | None:
+    """Return a warning if srun has no CPUs for all training processes on the nodes of its job.
+
+    It would refuse to start them. It does not start a single one.
+
+    Args:
+        env: The environment variables.
+        workers: Number of training processes.
+        threads: Threads of each, for which srun takes as many CPUs of one node.
+    """
+    nodes = cores_of_nodes(env)
+    num_startable = sum(cores // threads for cores in nodes)
+    if workers == 1 or not nodes or workers <= num_startable:
+        return None
+    return Finding(
+        "srun-cores",
+        "warning",
+        f"srun has CPUs for {num_startable} of {workers} worker(s) of {threads} thread(s), since "
+        f"this batch job has {env['SLURM_JOB_CPUS_PER_NODE']} on its nodes "
+        f"(SLURM_JOB_CPUS_PER_NODE).",
+        f"Add `#SBATCH --ntasks={workers} --cpus-per-task={threads}` to the batch script, or lower "
+        f"`train.workers` or `train.threads`.",
+    )
 
 
 def check_spark(

@@ -172,7 +172,7 @@ SchedulerParameters=sched_min_interval=200000
 SlurmctldTimeout=30
 SlurmdTimeout=30
 GresTypes=gpu
-NodeName={nodes} CPUs=1 RealMemory=4000 Gres=gpu:1 State=UNKNOWN
+NodeName={nodes} CPUs={cpus} Sockets=1 CoresPerSocket={cpus} RealMemory=4000 Gres=gpu:1 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES:4
 """
 
@@ -186,9 +186,12 @@ ConstrainRAMSpace=yes
 
 
 class Slurm:
-    """A SLURM whose nodes are the first hosts; `slurmctld` is on the very first."""
+    """A SLURM whose nodes are the first hosts; `slurmctld` is on the very first.
 
-    def __init__(self, hosts: Network, folder: Path, *, nodes: int) -> None:
+    Nodes of several CPUs can bind tasks to them.
+    """
+
+    def __init__(self, hosts: Network, folder: Path, *, nodes: int, cpus: int = 1) -> None:
         self._hosts, self._folder = hosts, folder
         (folder / "state").mkdir(parents=True)
         conf = folder / "slurm.conf"
@@ -200,11 +203,16 @@ class Slurm:
             task_plugin = "task/cgroup"
             for index in range(nodes):
                 hosts.show_cgroups(index)
-        conf.write_text(
-            _SLURM.format(
-                head=names[0], folder=folder, nodes=",".join(names), task_plugin=task_plugin
-            )
+        if cpus > 1:
+            task_plugin = "task/affinity"
+        text = _SLURM.format(
+            head=names[0],
+            folder=folder,
+            nodes=",".join(names),
+            cpus=cpus,
+            task_plugin=task_plugin,
         )
+        conf.write_text(text)
         for name in names:
             (folder / f"tmp.{name}").mkdir()
         (folder / "cgroup.conf").write_text(_CGROUPS)

@@ -14,7 +14,7 @@ import pytest
 from small_cgroup import cgroup_with
 
 from hep_core.allocation import core_limit, killed_for_memory, memory_limit
-from hep_core.batch_systems import granted_cores, granted_memory, has_several_hosts
+from hep_core.batch_systems import cores_of_nodes, granted_cores, granted_memory, has_several_hosts
 from hep_core.environment import IGNORED_EVERYWHERE, ignored_names
 
 MIB = 2**20
@@ -285,6 +285,7 @@ def test_the_command_ignores_no_variable_of_a_batch_system(tmp_path: Path) -> No
         environment = RecordedReads(job)
         grants = [*granted_cores(environment), *granted_memory(environment)]
         has_several_hosts(environment)
+        cores_of_nodes(environment)
 
         assert grants
         assert not set(ignored_names(IGNORED_EVERYWHERE, environment.names))

@@ -162,6 +162,38 @@ def test_ranks_of_a_slurm_job_of_several_nodes_are_not_held_against_this_one(
     assert examine.call_args.kwargs["workers"] == workers_here
 
 
+@pytest.mark.parametrize(
+    ("cores_of_nodes", "threads", "launcher_args", "checks"),
+    [
+        ("4(x2),8", 4, [], []),
+        ("4(x2),8", 8, [], ["srun-cores"]),
+        ("4(x2)", 1, [], []),
+        ("4(x2)", 4, [], ["srun-cores"]),
+        # They may say otherwise.
+        ("4(x2)", 4, ["--overcommit"], []),
+    ],
+)
+def test_ranks_that_srun_has_no_cpus_for_are_a_finding(
+    run_folder: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    cores_of_nodes: str,
+    threads: int,
+    launcher_args: list[str],
+    checks: list[str],
+) -> None:
+    settings = {"launcher": "srun", "launcher_args": launcher_args, "threads": threads}
+    train = run_folder.config.train.model_copy(update={**settings, "workers": 4})
+    run_folder.config = run_folder.config.model_copy(update={"train": train})
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cores_of_nodes)
+    monkeypatch.setattr(module, "examine", Mock(return_value=[]))
+
+    findings = run_folder.examine([Need.MPI])
+
+    assert [finding.check for finding in findings] == checks
+    assert run_folder.examine([Need.SPARK]) == []
+
+
 def damage(path: Path) -> Path:
     """Change a byte of a file, not its size."""
     file_bytes = bytearray(path.read_bytes())

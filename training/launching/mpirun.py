@@ -67,7 +67,7 @@ def rank_command(
         )
     arguments = [*host_arguments, *settings.launcher_args]
     if settings.launcher == "srun":
-        return [*_srun_command(settings.workers), *arguments, *worker]
+        return [*_srun_command(settings), *arguments, *worker]
     network = settings.algorithm.transport_options.network
     # The setting is refused only here, since Spark and SLURM may place ranks on one host by chance.
     if network and settings.launcher == "mpirun" and is_here_alone(arguments):
@@ -81,7 +81,7 @@ def rank_command(
     return [*isolation, *_mpirun_command(settings), *arguments, *worker]
 
 
-def _srun_command(workers: int) -> list[str]:
+def _srun_command(settings: TrainSettings) -> list[str]:
     """Return srun with its options."""
     srun = shutil.which("srun")
     if srun is None:
@@ -89,7 +89,12 @@ def _srun_command(workers: int) -> list[str]:
             "there is no srun; set train.launcher: mpirun, or run inside a SLURM allocation."
         )
     # By default SLURM would let the other ranks wait for a lost one.
-    return [srun, "--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={workers}"]
+    command = [srun, "--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={settings.workers}"]
+    # Since SLURM 22.05, srun does not take over the --cpus-per-task of the batch script. A rank gets
+    # no more CPUs than this option says, so that a rank of one thread does better without it.
+    if settings.threads > 1:
+        command.append(f"--cpus-per-task={settings.threads}")
+    return command
 
 
 def _mpirun_command(settings: TrainSettings) -> list[str]:

@@ -18,6 +18,7 @@ from pipeline.machine.doctor import (
     check_memory,
     check_shared_memory,
     check_spark,
+    check_srun,
     examine,
 )
 
@@ -151,6 +152,22 @@ def test_more_threads_than_cores_are_named_with_the_fix(
     assert finding is not None
     assert f"the cgroup /job allows {num_cores} core(s)" in finding.problem
     assert finding.fix == fix
+
+
+def test_srun_without_cpus_for_all_workers_is_named_with_the_number_that_starts() -> None:
+    finding = check_srun({"SLURM_JOB_CPUS_PER_NODE": "6(x2),3"}, 4, 4)
+
+    assert finding is not None
+    assert finding.problem == (
+        "srun has CPUs for 2 of 4 worker(s) of 4 thread(s), since this batch job has 6(x2),3 on "
+        "its nodes (SLURM_JOB_CPUS_PER_NODE)."
+    )
+    assert "--ntasks=4 --cpus-per-task=4" in finding.fix
+
+
+def test_outside_of_a_batch_job_and_for_one_worker_srun_is_no_finding() -> None:
+    assert check_srun({}, 4, 4) is None
+    assert check_srun({"SLURM_JOB_CPUS_PER_NODE": "3"}, 1, 4) is None
 
 
 def test_a_core_for_each_worker_is_no_finding() -> None:

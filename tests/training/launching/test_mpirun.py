@@ -1,16 +1,17 @@
-"""The environment and the network of mpirun."""
+"""The command line of srun, and the environment and the network of mpirun."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hep_core.environment import MODULE_COMMAND
 from training.launching.loopback_only import without_network
-from training.launching.mpirun import rank_environment
+from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings
 
 SSH_ARGUMENTS, SSH_AGENT = "PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_agent"
@@ -66,6 +67,32 @@ def test_only_a_run_on_one_host_loses_the_network(
     isolation = without_network(arguments, Path())
 
     assert (isolation == []) is keeps_network
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        # With the option, a rank of one thread would have less than srun gives it by itself.
+        ({}, []),
+        ({"threads": 4}, ["--cpus-per-task=4"]),
+        # The last one counts.
+        (
+            {"threads": 4, "launcher_args": ["--cpus-per-task=6"]},
+            ["--cpus-per-task=4", "--cpus-per-task=6"],
+        ),
+    ],
+)
+def test_srun_gives_a_rank_a_cpu_for_each_of_its_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], options: list[str]
+) -> None:
+    srun = tmp_path / "srun"
+    srun.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    command = rank_command(TrainSettings(workers=8, launcher="srun", **settings), ["rank"])
+
+    first_options = ["--mpi=pmix", "--kill-on-bad-exit=1", "--ntasks=8"]
+    assert command == [str(srun), *first_options, *options, "rank"]
 
 
 #: Prints two settings, its network namespace, its home and its arguments.
