@@ -52,7 +52,7 @@ class Comparison(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """Verdict from the interval at the level of the comparison, shifts included."""
-        return self.verdict_at(self.level, self.difference.shifts)
+        return self.verdict_at(self.level)
 
     def without_errors(self, *names: str) -> Comparison:
         """Return the comparison as if times had none of these errors, of `TimeErrors`."""
@@ -60,8 +60,8 @@ class Comparison(NamedTuple):
         difference = self.difference._replace(shifts=errors.shifts)
         return self._replace(time_errors=errors, difference=difference)
 
-    def verdict_at(self, level: float, shifts: tuple[float, float]) -> Verdict:
-        """Return the verdict from the interval at a level, with its ends moved by these shifts.
+    def verdict_at(self, level: float) -> Verdict:
+        """Return the verdict from the interval at a level, with its ends moved by the shifts.
 
         A comparison with an obstacle is not decidable.
         """
@@ -70,7 +70,8 @@ class Comparison(NamedTuple):
         # The interval of shares is not symmetric: its nearer end counts as moved to the mean.
         below, above = self.difference.widths(level)
         half_width = max(below, above)
-        moves = (half_width - below + shifts[0], above - half_width + shifts[1])
+        lowest_shift, highest_shift = self.difference.shifts
+        moves = (half_width - below + lowest_shift, above - half_width + highest_shift)
         return verdict_of(
             self.difference.mean,
             half_width,
@@ -82,7 +83,7 @@ class Comparison(NamedTuple):
 
     def is_decided_at(self, level: float) -> bool:
         """Tell whether the interval at a level decides the comparison, in either direction."""
-        return self.verdict_at(level, self.difference.shifts) not in OPEN
+        return self.verdict_at(level) not in OPEN
 
 
 def decision_threshold(claim: Claim) -> float:

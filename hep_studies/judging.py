@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hep_studies.comparisons import Comparison, comparisons_of
 from hep_studies.measures import measure_of
-from hep_studies.needed_data import data_that_decide
+from hep_studies.needed_data import NeededData, needed_data, text_of_needed_data
 from hep_studies.study import Claim, StudySettings
 from hep_studies.study_result import StudyResult
 from hep_studies.verdicts import OPEN, Verdict, combine_verdicts, holm_levels
@@ -98,6 +98,8 @@ def _judge_rows(result: StudyResult, rows: Sequence[Claim]) -> list[JudgedClaim]
     for row in rows:
         belonging = [comparison for comparison in corrected if comparison.claim is row]
         judged_row = _judge_claim(result.study, row, belonging)
+        if judged_row.verdict is Verdict.UNDECIDED:
+            judged_row = _with_needed_data(result, judged_row)
         judged.append(judged_row._replace(would_decide=_what_would_decide(result, judged_row)))
     return judged
 
@@ -141,24 +143,45 @@ def _judge_claim(study: StudySettings, claim: Claim, comparisons: list[Compariso
         return JudgedClaim(claim, Verdict.NOT_DECIDABLE, comparisons, reason)
     verdicts = [comparison.verdict for comparison in tested]
     verdict = combine_verdicts(verdicts, share=claim.share_of_cells)
-    reason = _reason_against_verdict(claim, tested) if verdict is Verdict.NOT_DECIDABLE else ""
-    return JudgedClaim(claim, verdict, comparisons, reason)
+    return JudgedClaim(claim, verdict, comparisons, "")
 
 
-def _reason_against_verdict(claim: Claim, tested: Sequence[Comparison]) -> str:
-    """Return why the tested comparisons would not decide the claim even with ten times the data.
+def _with_needed_data(result: StudyResult, judged: JudgedClaim) -> JudgedClaim:
+    """Return an undecided claim with the data that would decide it.
 
-    The settings are too few for a share of many; or a difference is not finite; or the statistical
-    error is too large, or only that of times is: validations are too far apart, or simulated times
-    are not known well enough.
+    It is not decidable if these are more than ten times the present ones, or if with them the
+    error of times would still be too large.
     """
-    if not all(math.isfinite(comparison.difference.mean) for comparison in tested):
-        return "a run diverged or ended too early"
-    if claim.share_of_cells < 1:
-        return f"{len(tested)} settings are too few for a share of many"
-    if not _is_decidable_without(("of_checks", "of_validations"), tested):
-        return "needs over ten times the data"
-    if not _is_decidable_without(("of_checks",), tested):
+    tested = judged.tested
+    differences = [comparison.difference for comparison in tested]
+    if not all(math.isfinite(difference.mean) for difference in differences):
+        would_decide = "longer runs or another goal: here a run diverged or did not reach it"
+        return _not_decidable(judged, "a run diverged or ended too early", would_decide)
+    if not all(math.isfinite(difference.seed_variance) for difference in differences):
+        return _not_decidable(judged, "one seed", "several seeds: the error of one is not known")
+
+    share = judged.claim.share_of_cells
+    needed = needed_data(tested, share)
+    would_decide = text_of_needed_data(result, tested, needed)
+    if needed is None and share < 1:
+        reason = f"{len(tested)} settings are too few for a share of many"
+        return _not_decidable(judged, reason, f"more settings than these {len(tested)}")
+    if needed is None:
+        return _not_decidable(judged, "needs over ten times the data", would_decide)
+    if needed.without_errors:
+        reason = _reason_against_times(tested, needed)
+        return _not_decidable(judged, reason, would_decide)
+    return judged._replace(would_decide=would_decide)
+
+
+def _not_decidable(judged: JudgedClaim, reason: str, would_decide: str) -> JudgedClaim:
+    """Return a claim as not decidable."""
+    return judged._replace(verdict=Verdict.NOT_DECIDABLE, reason=reason, would_decide=would_decide)
+
+
+def _reason_against_times(tested: Sequence[Comparison], needed: NeededData) -> str:
+    """Return why times decide nothing: validations too far apart, or simulated times not known."""
+    if "of_validations" in needed.without_errors:
         return "validated too seldom for times to an accuracy"
     refusals = [comparison.unchecked_times for comparison in tested if comparison.unchecked_times]
     if refusals:
@@ -166,16 +189,10 @@ def _reason_against_verdict(claim: Claim, tested: Sequence[Comparison]) -> str:
     return "times not checked well enough"
 
 
-def _is_decidable_without(errors: Sequence[str], tested: Sequence[Comparison]) -> bool:
-    """Tell whether up to ten times the data would decide a claim if times had no such errors."""
-    verdicts = [comparison.without_errors(*errors).verdict for comparison in tested]
-    return combine_verdicts(verdicts) is not Verdict.NOT_DECIDABLE
-
-
 def _what_would_decide(result: StudyResult, judged: JudgedClaim) -> str:
     """Return what would decide an open claim; for a decided one at an edge, what would confirm it.
 
-    Empty for a verdict that needs nothing more.
+    Needed data come first, then a wider sweep. Empty for a verdict that needs nothing more.
     """
     wider_sweep = "a sweep beyond its edge" if judged.is_at_edge else ""
     if judged.verdict not in OPEN:
@@ -183,8 +200,7 @@ def _what_would_decide(result: StudyResult, judged: JudgedClaim) -> str:
     other_runs = _other_runs_that_decide(result, judged)
     if other_runs:
         return other_runs
-    needed = data_that_decide(result, judged.tested, judged.claim.share_of_cells)
-    return "; ".join(text for text in (needed, wider_sweep) if text)
+    return "; ".join(text for text in (judged.would_decide, wider_sweep) if text)
 
 
 def _other_runs_that_decide(result: StudyResult, judged: JudgedClaim) -> str:
@@ -199,6 +215,4 @@ def _other_runs_that_decide(result: StudyResult, judged: JudgedClaim) -> str:
         return "the full form of the study" if is_small else "data that are no demonstration"
     if not judged.tested:
         return f"runs that can be compared: {judged.reason}"
-    if claim.share_of_cells < 1 and judged.verdict is Verdict.NOT_DECIDABLE:
-        return f"more settings than these {len(judged.tested)}"
     return ""

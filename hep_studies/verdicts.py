@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import partial
 from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import stdtrit
 
 from hep_studies.shares import SharePair, share_interval
 
 #: Probability of one or more wrong verdicts in a family of comparisons.
 LEVEL: Final = 0.05
-#: A claim that needs more than this factor of the study's seeds and events is not decidable here.
-_LARGEST_GROWTH: Final = 10.0
 #: Lower limit of the standard deviation over seeds. Simulated times may agree to the last bit, and
 #: a spread of 0 would make every difference certain.
 _SMALLEST_SPREAD: Final = 1e-6
@@ -37,9 +34,9 @@ class Verdict(StrEnum):
     CONTRADICTED = "contradicted"
     """The effect has the other direction, or a claimed equivalence does not hold."""
     UNDECIDED = "undecided"
-    """The interval holds differences of several verdicts; more data would decide."""
+    """The interval holds differences of several verdicts; up to ten times the data would decide."""
     NOT_DECIDABLE = "not decidable here"
-    """Not even ten times the data would decide, or nothing can be compared."""
+    """More than ten times the data would be needed, or nothing can be compared."""
     WITHDRAWN = "withdrawn"
     """The study takes its judgement back, for a reason that it states, such as faulty runs."""
 
@@ -121,6 +118,14 @@ class Difference(NamedTuple):
             float(values.mean()), seed_variance, num_seeds, max(event_variance, 0.0), num_events
         )
 
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean over other seeds and other test events."""
+        square = self.seed_variance / self.num_seeds
+        if self.num_events > 0:
+            square += self.event_variance / self.num_events
+        return math.sqrt(square)
+
     def half_width(self, level: float = LEVEL) -> float:
         """Return half the width of the confidence interval of the mean.
 
@@ -137,7 +142,7 @@ class Difference(NamedTuple):
             (self.event_variance, self.num_events),
         ):
             if size > 1:
-                quantile = float(stats.t.isf(level / 2, size - 1))
+                quantile = float(stdtrit(size - 1, level / 2))
                 square += variance / size * quantile**2
         return math.sqrt(square)
 
@@ -174,8 +179,7 @@ def verdict_of(
     """Return the verdict on a claim from the confidence interval of a measured difference.
 
     The interval is `mean` plus and minus `half_width`, with its ends moved by `shifts`. The claim
-    is decided once all of the interval lies in one of these regions; else it is undecided, or not
-    decidable if ten times the data would not decide it either.
+    is decided once all of the interval lies in one of these regions; else it is undecided.
 
      * A claimed effect is confirmed from `threshold` on, contradicted below 0, and otherwise
        smaller than claimed below `threshold`. Above `largest` it is larger than claimed.
@@ -191,19 +195,15 @@ def verdict_of(
         >>> [str(verdict_of(mean, 1, 3, is_equivalence=True)) for mean in (1, -3.5, -5)]
         ['equivalent', 'undecided', 'contradicted']
     """
-    region = _equivalence_region if is_equivalence else partial(_effect_region, largest=largest)
-    verdict = region(mean - half_width + shifts[0], mean + half_width + shifts[1], threshold)
-    if verdict is not None:
-        return verdict
-    # The half width falls with the square root of the data; the mean is assumed to stay the same.
-    narrowest = half_width / math.sqrt(_LARGEST_GROWTH)
-    if region(mean - narrowest + shifts[0], mean + narrowest + shifts[1], threshold) is None:
-        return Verdict.NOT_DECIDABLE
-    return Verdict.UNDECIDED
+    low = mean - half_width + shifts[0]
+    high = mean + half_width + shifts[1]
+    if is_equivalence:
+        return _equivalence_region(low, high, threshold)
+    return _effect_region(low, high, threshold, largest=largest)
 
 
-def _effect_region(low: float, high: float, threshold: float, *, largest: float) -> Verdict | None:
-    """Return the verdict on a claimed effect from its interval low..high; None if it is open.
+def _effect_region(low: float, high: float, threshold: float, *, largest: float) -> Verdict:
+    """Return the verdict on a claimed effect from its interval low..high.
 
     An interval at or above the threshold confirms the effect, and one below 0 contradicts it. Any
     other below the threshold shows that it is smaller than claimed, also where it contains 0. One
@@ -215,11 +215,11 @@ def _effect_region(low: float, high: float, threshold: float, *, largest: float)
         return Verdict.CONFIRMED
     if high < 0:
         return Verdict.CONTRADICTED
-    return Verdict.SMALLER if high < threshold else None
+    return Verdict.SMALLER if high < threshold else Verdict.UNDECIDED
 
 
-def _equivalence_region(low: float, high: float, threshold: float) -> Verdict | None:
-    """Return the verdict on a claimed equivalence from its interval low..high; None if it is open.
+def _equivalence_region(low: float, high: float, threshold: float) -> Verdict:
+    """Return the verdict on a claimed equivalence from its interval low..high.
 
     An interval within plus and minus the threshold shows the equivalence. One that lies wholly
     above or wholly below that contradicts it.
@@ -228,7 +228,7 @@ def _equivalence_region(low: float, high: float, threshold: float) -> Verdict | 
         return Verdict.EQUIVALENT
     if low >= threshold or high <= -threshold:
         return Verdict.CONTRADICTED
-    return None
+    return Verdict.UNDECIDED
 
 
 def holm_levels(decides_at: Sequence[Callable[[float], bool]]) -> list[float]:
@@ -263,15 +263,12 @@ def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verd
     A claim about all comparisons holds if all hold, and fails if one fails. A smaller share is that
     of many settings, of which the comparisons are a few. The claim holds if the interval of the
     share that holds begins at the claimed share or above, and fails if that of the share that does
-    not fail ends below it.
-
-    Else the claim is open: undecided if more data may still decide it, not decidable otherwise.
-    Without comparisons it is not decidable.
+    not fail ends below it. Else it is undecided. Without comparisons it is not decidable.
 
     Examples:
         >>> verdicts = [Verdict.CONFIRMED, Verdict.CONTRADICTED]
         >>> str(combine_verdicts(verdicts)), str(combine_verdicts(verdicts, share=0.5))
-        ('contradicted', 'not decidable here')
+        ('contradicted', 'undecided')
     """
     if not verdicts:
         return Verdict.NOT_DECIDABLE
@@ -290,7 +287,6 @@ def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verd
     num_holding = sum(verdict in HOLDS for verdict in verdicts)
     num_failing = sum(verdict in FAILS for verdict in verdicts)
     num_contradicted = verdicts.count(Verdict.CONTRADICTED)
-    num_undecided = verdicts.count(Verdict.UNDECIDED)
 
     if is_enough(num_holding):
         # Of several verdicts the milder one stands: larger than claimed only if all are.
@@ -300,7 +296,4 @@ def combine_verdicts(verdicts: Sequence[Verdict], *, share: float = 1.0) -> Verd
     if is_too_few(num_all - num_failing):
         is_contradicted = is_too_few(num_all - num_contradicted)
         return Verdict.CONTRADICTED if is_contradicted else Verdict.SMALLER
-    # More data decide the undecided ones. They decide the claim if all of them hold, or all fail.
-    may_hold = is_enough(num_holding + num_undecided)
-    may_fail = is_too_few(num_all - num_failing - num_undecided)
-    return Verdict.UNDECIDED if may_hold or may_fail else Verdict.NOT_DECIDABLE
+    return Verdict.UNDECIDED
