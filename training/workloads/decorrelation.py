@@ -22,6 +22,8 @@ from training.workloads.distance_correlation import distance_correlation
 #: Highest number of events of a class in a batch that count: the first ones, in random order. Each
 #: pair of them needs about 100 bytes in a step.
 MOST_EVENTS: Final = 1024
+#: Lowest number of events with a weight whose correlation a step can change: dCorr² of two is 1.
+FEWEST_EVENTS: Final = 3
 
 
 class Decorrelation(NamedTuple):
@@ -71,11 +73,24 @@ class Decorrelation(NamedTuple):
         scores = signal_scores(logits, self.signals)
         total = scores.new_zeros(())
         for label in self.labels:
-            rows = torch.nonzero(batch.labels == label)[:MOST_EVENTS, 0]
+            rows = _rows_of_class(batch, label)
             weights = batch.weights[rows].abs()
             for column in batch.spectators[rows].unbind(dim=1):
                 total = total + distance_correlation(scores[rows], column, weights)
         return self.strength * total
+
+    def moves(self, batch: Batch) -> bool:
+        """Return whether a class has enough events in a batch for the term to have a gradient."""
+        for label in self.labels:
+            weights = batch.weights[_rows_of_class(batch, label)]
+            if int(torch.count_nonzero(weights)) >= FEWEST_EVENTS:
+                return True
+        return False
+
+
+def _rows_of_class(batch: Batch, label: int) -> Tensor:
+    """Return the rows of a class in a batch that count, at most `MOST_EVENTS`."""
+    return torch.nonzero(batch.labels == label)[:MOST_EVENTS, 0]
 
 
 def signal_scores(logits: Tensor, signals: Sequence[int]) -> Tensor:

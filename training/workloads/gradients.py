@@ -112,7 +112,7 @@ class Gradients(Protocol):
 
     #: Whether it runs the network's `forward`, which may draw random numbers from torch.
     runs_forward: bool
-    #: Number of batches whose loss had a further term above 0.
+    #: Number of batches whose loss had a further term above 0 that can move the model.
     num_decorrelated: int = 0
 
     def compute(self, batch: Batch) -> None:
@@ -202,15 +202,19 @@ class TorchGradients(Gradients):
         if self._decorrelation is not None:
             term = self._decorrelation.term(logits, batch)
             loss = loss + term
-            self._add_term(float(term.detach()), batch)
+            self._add_term(float(term.detach()), batch, moves=self._decorrelation.moves(batch))
         loss.backward()
         self._unsummed.append((logits.detach(), batch.labels, batch.weights))
         if len(self._unsummed) == _STEPS_AT_ONCE:
             self._sum_up()
 
-    def _add_term(self, term: float, batch: Batch) -> None:
-        """Add the further term of a batch to the sums, which its weight makes part of the mean."""
-        self.num_decorrelated += term > 0
+    def _add_term(self, term: float, batch: Batch, *, moves: bool) -> None:
+        """Add the further term of a batch to the sums, which its weight makes part of the mean.
+
+        `moves`: whether it can have a gradient; else the batch is not counted.
+        """
+        if term > 0 and moves:
+            self.num_decorrelated += 1
         self._sums = self._sums.combine(Sums(loss=term * float(batch.weights.double().sum())))
 
     @override

@@ -190,6 +190,30 @@ def test_a_batch_without_events_of_the_class_has_the_gradient_of_the_cross_entro
     assert gradients.num_decorrelated == 0
 
 
+@pytest.mark.parametrize(
+    ("num_events", "num_weightless", "num_counted"),
+    [(1, 0, 0), (2, 0, 0), (3, 0, 1), (3, 1, 0), (4, 1, 1)],
+)
+def test_steps_count_from_three_events_with_a_weight_since_two_are_always_correlated(
+    num_events: int, num_weightless: int, num_counted: int
+) -> None:
+    inputs, _, weights, spectators = random_batch()
+    labels = torch.full((60,), WJETS)
+    labels[:num_events] = QCD
+    weights[:num_weightless] = 0
+    batch = Batch(inputs, labels, weights, spectators)
+    with_term, without_term = FlatModel(toy_network()), FlatModel(toy_network())
+    gradients = make_gradients(with_term, Decorrelation((QCD,), (TTBAR,), 2.0))
+
+    gradients.compute(batch)
+    TorchGradients(without_term).compute(batch)
+
+    assert gradients.num_decorrelated == num_counted
+    # The term moves the model in the steps that count, and in no other.
+    change = float((with_term.gradient - without_term.gradient).abs().max())
+    assert (change > 1e-10) is bool(num_counted)
+
+
 @pytest.mark.parametrize("method", PARALLEL_METHODS)
 def test_every_method_trains_with_the_term(method: str) -> None:
     train, val = with_spectators(toy_rows(160)), with_spectators(toy_rows(60, seed=1, groups=1))
