@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
+
+#: Beginning of a varied key whose values are names of situations.
+SITUATION: Final = "situation."
 
 
 class Cell(NamedTuple):
@@ -40,3 +43,13 @@ class Cell(NamedTuple):
     def without(self, *keys: str | None) -> Cell:
         """Return the cell without some keys."""
         return Cell(self.method, tuple(pair for pair in self.values if pair[0] not in keys))
+
+    @property
+    def situation_keys(self) -> list[str]:
+        """The keys of situations that the cell varies."""
+        return [key for key, _ in self.values if key.startswith(SITUATION)]
+
+    @property
+    def in_any_situation(self) -> Cell:
+        """The values of the cell without its method and its situation."""
+        return Cell("", self.without(*self.situation_keys).values)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from hep_studies.guide import Contender, Record, Situation, judge_situations, method_records
+from hep_studies.guide import (
+    REQUIRED_SHARE,
+    Contender,
+    DataGroup,
+    Record,
+    Situation,
+    data_groups,
+    judge_situations,
+    situation_keys,
+)
 from hep_studies.sample_texts import sample_of, workload_title
 from hep_studies.study import StudySettings, key_label
 from hep_studies.study_result import StudyResult
-from hep_studies.study_sections import SITUATION
 from hep_studies.tables import markdown_table
 from hep_studies.tuning import is_number
 from models.evaluation.rounding import with_error
@@ -29,8 +38,13 @@ class StudyGuide(NamedTuple):
     link: str
     """Link to its page."""
     result: StudyResult
-    situations: list[Situation]
-    records: list[Record]
+    groups: list[DataGroup]
+    """Its situations by the data of workers."""
+
+    @property
+    def situations(self) -> list[Situation]:
+        """All its situations."""
+        return list(itertools.chain.from_iterable(group.situations for group in self.groups))
 
     @property
     def title(self) -> str:
@@ -62,37 +76,20 @@ class StudyGuide(NamedTuple):
         return f"{self.title} (a demonstration)" if self.demonstration else self.title
 
     @property
-    def situation_keys(self) -> list[str]:
-        """The keys of which its situations are made."""
-        return [key for key in self.result.study.vary if key.startswith(SITUATION)]
+    def advice(self) -> list[str]:
+        """Sentences that choose: for equal data of workers, and for skewed ones."""
+        return [f"{self._start(group)}: {self._advice(group)}" for group in self.groups]
 
-    @property
-    def in_doubt(self) -> str:
-        """A sentence on the method that disappoints least."""
-        record = self.records[0]
+    def _start(self, group: DataGroup) -> str:
+        """Return what an advice is for, such as "**Skewed data**, LeNet-5 on ..."."""
+        if not group.name:
+            return f"**{self.title}**"
+        return f"**{group.name.capitalize()} data**, {workload_title(self.result.study)}"
+
+    def _advice(self, group: DataGroup) -> str:
         if self.demonstration:
             return "no advice follows from a demonstration."
-        if record.num_missed:
-            return (
-                f"no method reaches the accuracy with all seeds in all situations; {record.title} "
-                f"misses it in the fewest, {record.num_missed} of {len(self.situations)}."
-            )
-        return (
-            f"in doubt take {record.title}, which reaches the accuracy in all "
-            f"{len(self.situations)} situations, in the mean at most "
-            f"{_factor(record.worst_factor)} the time of the fastest."
-        )
-
-    @property
-    def spread(self) -> str:
-        """A sentence on the method that is among the best most often; none of a demonstration."""
-        if self.demonstration:
-            return ""
-        record = max(self.records, key=lambda record: record.num_best)
-        return (
-            f"For {workload_title(self.result.study)}, {record.title} is most often among the "
-            f"best, in {record.num_best} of {len(self.situations)} situations."
-        )
+        return f"{_best_record_text(group)} {_reaching_text(group)}"
 
     @property
     def checks(self) -> str:
@@ -117,10 +114,46 @@ def study_guides(results: Mapping[str, StudyResult]) -> list[StudyGuide]:
     """
     guides = []
     for link, result in results.items():
-        situations = judge_situations(result)
-        if situations:
-            guides.append(StudyGuide(link, result, situations, method_records(situations)))
+        groups = data_groups(result)
+        if groups:
+            guides.append(StudyGuide(link, result, groups))
     return sorted(guides, key=lambda guide: -len(guide.situations))
+
+
+def _best_record_text(group: DataGroup) -> str:
+    """Return a sentence on the method that disappoints least in situations of the same data."""
+    record = group.records[0]
+    num_situations = len(group.situations)
+    if not record.num_reached:
+        return "no method reaches the accuracy in any situation."
+    if record.num_missed:
+        return (
+            f"no method reaches the accuracy in all {num_situations} situations; {record.title} "
+            f"does in the most, {record.num_reached}."
+        )
+    return (
+        f"in doubt take {record.title}, which is among the best in {record.num_best} of "
+        f"{num_situations} situations; its mean time is never more than "
+        f"{record.worst_factor:.1f} times that of the fastest method."
+    )
+
+
+def _reaching_text(group: DataGroup) -> str:
+    """Return a sentence on the methods that reach the accuracy, by name if they are few."""
+    of_runs = f"with at least {100 * REQUIRED_SHARE:g} % of its runs"
+    titles = [record.title for record in group.records if record.num_reached]
+    num_methods = len(group.records)
+    if not titles:
+        return ""
+    if len(titles) > num_methods / 2:
+        num_everywhere = sum(not record.num_missed for record in group.records)
+        return (
+            f"{num_everywhere} of {num_methods} methods reach the accuracy in all, each {of_runs}."
+        )
+    if len(titles) == 1:
+        return f"No other of {num_methods} methods reaches the accuracy in any {of_runs}."
+    names = f"{', '.join(titles[:-1])} and {titles[-1]}"
+    return f"Of {num_methods} methods, only {names} reach the accuracy in any, each {of_runs}."
 
 
 def guide_table(guides: Sequence[StudyGuide]) -> str:
@@ -130,35 +163,52 @@ def guide_table(guides: Sequence[StudyGuide]) -> str:
     """
     keys: list[str] = []
     for guide in guides:
-        keys += [key for key in guide.situation_keys if key not in keys]
+        keys += [key for key in situation_keys(guide.result) if key not in keys]
     texts_by_names: dict[tuple[str, ...], list[str]] = {}
     for column, guide in enumerate(guides):
         for situation in guide.situations:
-            name_by_key = dict(zip(guide.situation_keys, situation.names, strict=True))
+            name_by_key = dict(zip(situation_keys(guide.result), situation.names, strict=True))
             names = tuple(name_by_key.get(key, "-") for key in keys)
             row = texts_by_names.setdefault(names, ["-"] * len(guides))
             row[column] = _best_text(situation)
-    header = [key_label(key) for key in keys] + [guide.heading for guide in guides]
+    header = [key_label(key) for key in keys]
+    # All situations of a study have one goal.
+    header += [f"{guide.heading}, to {_percent(guide.situations[0].goal)}" for guide in guides]
     rows = [[*names, *texts] for names, texts in texts_by_names.items()]
     return markdown_table(header, rows)
+
+
+def _percent(accuracy: float) -> str:
+    return f"{100 * accuracy:.2f} %"
 
 
 def _best_text(situation: Situation) -> str:
     """Return the best methods of a situation: the time of the first, factors of the others."""
     if not situation.best:
         first = situation.contenders[0]
-        num_reached = first.num_runs - first.num_missed
-        return f"none with all seeds; {first.title} with {num_reached} of {first.num_runs}"
+        return f"none; {first.title} with {_reached_text(first)}"
     first, *tied = situation.best
-    texts = [f"{_title(first)} {_seconds(first)} s"]
+    texts = [f"{_title(first)} {_seconds(first)} s{_share_text(first)}"]
     texts += [
-        f"{_title(rival)} {_factor(rival.factor, rival.factor_error)}"
+        f"{_title(rival)} {_factor(rival.factor, rival.factor_error)}{_share_text(rival)}"
         for rival in tied[: _MOST_NAMED - 1]
     ]
     num_unnamed = len(situation.best) - len(texts)
     if num_unnamed:
         texts.append(f"{num_unnamed} more")
     return "; ".join(texts)
+
+
+def _reached_text(contender: Contender) -> str:
+    """Return how many runs of a method reach the accuracy, such as "4 of 5"."""
+    return f"{contender.times.num_reached} of {contender.times.num_runs}"
+
+
+def _share_text(contender: Contender) -> str:
+    """Return in brackets how many runs of a method reach the accuracy; empty if all do."""
+    if contender.times.num_reached == contender.times.num_runs:
+        return ""
+    return f" ({_reached_text(contender)})"
 
 
 def _title(contender: Contender) -> str:
@@ -169,9 +219,9 @@ def _title(contender: Contender) -> str:
 
 def _seconds(contender: Contender) -> str:
     """Return the time to the goal with its error [s]; "-" if no run reaches it."""
-    if math.isnan(contender.seconds):
+    if not contender.times.num_reached:
         return "-"
-    return _with_error(contender.seconds, contender.error)
+    return _with_error(contender.times.seconds, contender.times.error)
 
 
 def _factor(factor: float, error: float = math.nan) -> str:
@@ -189,19 +239,26 @@ def _with_error(value: float, error: float) -> str:
 
 
 def records_table(guides: Sequence[StudyGuide]) -> str:
-    """Return a table of the records of all methods: a row for each, a column for each study."""
-    texts_by_title: dict[str, list[str]] = {}
-    for column, guide in enumerate(guides):
-        for record in guide.records:
-            row = texts_by_title.setdefault(record.title, ["-"] * len(guides))
-            texts = [f"best in {record.num_best}", f"misses {record.num_missed}"]
-            if not math.isnan(record.worst_factor):
-                texts.append(f"else up to {_factor(record.worst_factor)}")
-            row[column] = "; ".join(texts)
-    headings = [f"{guide.heading}, of {len(guide.situations)}" for guide in guides]
-    return markdown_table(
-        ["", *headings], [[title, *texts] for title, texts in texts_by_title.items()]
-    )
+    """Return a table of the records of all methods: a row for each, a column for each data."""
+    columns: list[dict[str, str]] = []
+    header = [""]
+    titles: list[str] = []
+    for guide in guides:
+        for group in guide.groups:
+            columns.append({record.title: _record_text(record) for record in group.records})
+            titles += [record.title for record in group.records if record.title not in titles]
+            data = f", {group.name} data" if group.name else ""
+            header.append(f"{guide.heading}{data}, of {len(group.situations)}")
+    rows = [[title, *(column.get(title, "-") for column in columns)] for title in titles]
+    return markdown_table(header, rows)
+
+
+def _record_text(record: Record) -> str:
+    """Return the record of a method, such as "best in 5; misses 2; else up to x3.1"."""
+    texts = [f"best in {record.num_best}", f"misses {record.num_missed}"]
+    if not math.isnan(record.worst_factor):
+        texts.append(f"else up to {_factor(record.worst_factor)}")
+    return "; ".join(texts)
 
 
 def situations_table(result: StudyResult) -> str:
@@ -212,7 +269,7 @@ def situations_table(result: StudyResult) -> str:
     if not rows:
         return ""
     header = ["situation", "accuracy to reach", "method", "time to it [s]", "behind the fastest"]
-    header += ["test accuracy [%]", "bytes of a worker and epoch", "runs that miss it", "diverged"]
+    header += ["test accuracy [%]", "bytes of a worker and epoch", "runs that reach it", "diverged"]
     return markdown_table(header, rows)
 
 
@@ -220,13 +277,13 @@ def _row_of_contender(situation: Situation, contender: Contender) -> list[str]:
     """Return the row of a method in a situation, for the table of the study's page."""
     return [
         ", ".join(situation.names),
-        f"{100 * situation.goal:.2f} %",
+        _percent(situation.goal),
         _title(contender),
         _seconds(contender),
         _factor(contender.factor, contender.factor_error),
         _with_error(100 * contender.accuracy, 100 * contender.accuracy_error),
         f"{contender.bytes_sent:,.0f}",
-        f"{contender.num_missed} of {contender.num_runs}",
+        _reached_text(contender),
         f"{contender.num_diverged}",
     ]
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hep_core.plugins import name_validator
+from hep_studies.accuracy_times import epoch_times, seconds_before, seconds_to
 from hep_studies.run_result import RunResult
 
 #: Quantities of an epoch, with their labels on axes.
@@ -31,6 +32,8 @@ CURVES: Final = {
 _LARGE: Final = 1000
 #: A training loss above this share of the loss of a constant guess is as good as the guess.
 _LIKE_A_GUESS: Final = 0.98
+#: Number of validations in a row whose mean is an accuracy that a run holds.
+_NUM_HELD: Final = 3
 #: Number of equally spaced times at which accuracies are interpolated for an area.
 _SAMPLED_TIMES: Final = 1000
 
@@ -155,8 +158,8 @@ def temporal_efficiency(
     """
     if not (run.curves and reference.curves):
         return math.nan
-    run_times = _epoch_times(run)
-    reference_times = _epoch_times(reference)
+    run_times = epoch_times(run)
+    reference_times = epoch_times(reference)
     last_time = min(run_times[-1], reference_times[-1])
     # The corners of both curves are times too, so that the trapezoids are exact.
     grid = np.linspace(0, last_time, _SAMPLED_TIMES)
@@ -165,63 +168,23 @@ def temporal_efficiency(
     return _area_below(run, accuracy, times) / _area_below(reference, accuracy, times)
 
 
-def _epoch_times(run: RunResult) -> NDArray[np.float64]:
-    """Return the start of a run and the ends of its epochs [s], (num_epochs + 1,)."""
-    return np.cumsum([0.0, *run.curves["seconds"]])
-
-
 def _area_below(run: RunResult, accuracy: str, times: NDArray[np.float64]) -> float:
     """Return the integral of an accuracy over times (num_times,), ascending [s]."""
     accuracies = [0.0, *run.curves[accuracy]]
-    return float(np.trapezoid(np.interp(times, _epoch_times(run), accuracies), times))
+    return float(np.trapezoid(np.interp(times, epoch_times(run), accuracies), times))
 
 
 def _mean_accuracy(run: RunResult, _: RunResult, accuracy: str) -> float:
     """Return the mean over a run's time of one of its accuracies; NaN if it diverged."""
     if not run.curves:
         return math.nan
-    times = _epoch_times(run)
+    times = epoch_times(run)
     return _area_below(run, accuracy, times) / float(times[-1])
 
 
-def _seconds_to(accuracy: float) -> ComputeMeasure:
-    """Return a function that computes a run's time to this validation accuracy [s].
-
-    It is the end of the first epoch that reaches it; infinite if none does.
-    """
-
-    def compute(run: RunResult, _: RunResult) -> float:
-        epoch = _first_epoch_at(accuracy, run)
-        return math.inf if epoch is None else float(_epoch_times(run)[epoch + 1])
-
-    return compute
-
-
-def _seconds_before(accuracy: float) -> ComputeBound:
-    """Return a function that computes the last time at which a run is below an accuracy [s].
-
-    It is the validation before the first one that reaches it. The first validation has none before
-    it, but no step reaches the accuracy before its end. Infinite if no epoch reaches it.
-    """
-
-    def compute(run: RunResult) -> float:
-        epoch = _first_epoch_at(accuracy, run)
-        if epoch is None:
-            return math.inf
-        times = _epoch_times(run)
-        if epoch > 0:
-            return float(times[epoch])
-        step_seconds = run.numbers.get("seconds_per_batch", math.nan)
-        return min(step_seconds, float(times[1]))
-
-    return compute
-
-
-def _first_epoch_at(accuracy: float, run: RunResult) -> int | None:
-    """Return the index of the first epoch with this validation accuracy; None if none has it."""
-    accuracies = np.array(run.curves.get("val_accuracy", ()))
-    reached = np.flatnonzero(accuracies >= accuracy)
-    return int(reached[0]) if reached.size else None
+def _mean_of_last(accuracies: list[float]) -> float:
+    """Return the mean of the last three accuracies, or of all if there are fewer."""
+    return float(np.mean(accuracies[-_NUM_HELD:]))
 
 
 def _seconds_to_best(run: RunResult, _: RunResult) -> float:
@@ -229,7 +192,7 @@ def _seconds_to_best(run: RunResult, _: RunResult) -> float:
 
     `tuning.resolved_measure` replaces the measure by the time to the goal.
     """
-    raise AssertionError(f"{run.method}: the goal of seconds_to_best is that of a situation")
+    raise AssertionError(f"{run.method}: the goal of seconds_to_best is that of a study")
 
 
 def _variance_after_first(seconds: list[float]) -> float:
@@ -261,6 +224,12 @@ _MEASURES: Final[dict[str, Measure]] = {
     "test_accuracy": Measure("test accuracy", _accuracy, "val_accuracy", **_SHARE),
     "val_accuracy": Measure(
         "validation accuracy at the end", _of_curve("val_accuracy"), "val_accuracy", **_SHARE
+    ),
+    "final_val_accuracy": Measure(
+        "validation accuracy, mean of the last three epochs",
+        _of_curve("val_accuracy", _mean_of_last),
+        "final_val_accuracy",
+        **_SHARE,
     ),
     "mean_val_accuracy": Measure(
         "validation accuracy, mean over the time of the run",
@@ -338,26 +307,28 @@ _MEASURES: Final[dict[str, Measure]] = {
 def measure_of(name: str) -> Measure:
     """Return a measure by name; `seconds_to=0.9` is the time to a validation accuracy of 0.9.
 
-    `seconds_to_best=0.01` is the time to that of the best method of the situation, less 0.01.
+    `seconds_to_hold=0.9` is the time until a run holds it in the mean of three validations, and
+    `seconds_to_best=0.01` that until it holds the accuracy of the best method less 0.01.
 
     Raises:
         ValueError: There is none; the message has the nearest.
     """
     distance = distance_to_best(name)
     if distance is not None:
-        label = f"time to the best method's validation accuracy less {100 * distance:g} points [s]"
+        label = f"time to hold the best validation accuracy less {100 * distance:g} points [s]"
         return Measure(label, _seconds_to_best, name, **{**_TIME, "depends_on_learning": True})
-    goal = re.fullmatch(r"seconds_to=(\d*\.?\d+)", name)
+    goal = re.fullmatch(r"seconds_to(_hold)?=(\d*\.?\d+)", name)
     if goal is None:
         return _MEASURES[name_validator(_MEASURES, "measure")(name)]
-    accuracy = float(goal[1])
-    label = f"time to a validation accuracy of {100 * accuracy:g} % [s]"
+    verb, window = ("hold ", _NUM_HELD) if goal[1] else ("", 1)
+    accuracy = float(goal[2])
+    label = f"time to {verb}a validation accuracy of {100 * accuracy:g} % [s]"
     return Measure(
         label,
-        _seconds_to(accuracy),
+        seconds_to(accuracy, window),
         name,
         **{**_TIME, "depends_on_learning": True},
-        lower_bound=_seconds_before(accuracy),
+        lower_bound=seconds_before(accuracy, window),
     )
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hep_studies import claim_texts
-from hep_studies.guide import GOAL
+from hep_studies.guide import GOAL, REQUIRED_SHARE
 from hep_studies.guide_page import (
     guide_table,
     records_table,
@@ -98,6 +98,7 @@ def render_guide(results: Mapping[str, StudyResult], *, command: str) -> str:
         "choosing.md.j2",
         guides=guides,
         points=100 * (distance_to_best(GOAL) or 0.0),
+        share=REQUIRED_SHARE,
         table=guide_table(guides),
         records=records_table(guides),
         versions="; ".join(sorted(versions)),

@@ -18,13 +18,13 @@ from pydantic import (
 )
 
 from hep_core.plugins import name_validator
+from hep_studies.cells import SITUATION
 from hep_studies.measures import distance_to_best
 from hep_studies.nested_values import has_key, merged, with_values
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.study_sections import (
     EPOCH,
     SECONDS,
-    SITUATION,
     AddedValues,
     Claim,
     MeasureName,

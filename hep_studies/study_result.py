@@ -180,8 +180,16 @@ class StudyResult:
         return best_combination(self.groups[cell], self.resolved(cell, best_in))
 
     def resolved(self, cell: Cell, measure: str) -> str:
-        """Return a measure of a cell, in which the best accuracy of its situation is a number."""
-        return resolved_measure(self.groups, cell, measure)
+        """Return a measure of a cell, in which the best accuracy of the study is a number."""
+        key = (cell.in_any_situation, measure)
+        if key not in self._resolved_measures:
+            self._resolved_measures[key] = resolved_measure(self.groups, cell, measure)
+        return self._resolved_measures[key]
+
+    @cached_property
+    def _resolved_measures(self) -> dict[tuple[Cell, str], str]:
+        """Measures that were resolved, since the best accuracy is that of all runs."""
+        return {}
 
     def edges(self, cell: Cell, best_in: str = LOWEST_LOSS.best_in) -> dict[str, str]:
         """Return the keys of which the best value is the lowest or the highest that was tried.

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from hep_core.plugins import name_validator
+from hep_studies.cells import SITUATION
 from hep_studies.measures import CURVES, measure_of
 from hep_studies.nested_values import as_json
 from hep_studies.tuning import Tuning
@@ -30,8 +31,6 @@ _KEYS_SET_ELSEWHERE: Final = MACHINE_KEYS | {"reader", "seed", "seeds", "tensorb
 #: Quantities that an epoch's quantity is drawn against.
 EPOCH: Final = "epoch"
 SECONDS: Final = "seconds"
-#: Beginning of a varied key whose values are names of situations.
-SITUATION: Final = "situation."
 #: The comparisons of a claim: of two methods, and of the values of a key.
 _OF_METHODS: Final = ("better", "equivalent")
 _OF_VALUES: Final = ("flat", "grows")

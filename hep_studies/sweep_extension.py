@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from pydantic import ValidationError
 
+from hep_studies.cells import Cell
 from hep_studies.measures import number_of_run
 from hep_studies.run_result import RunResult
 from hep_studies.study import StudySettings
@@ -63,9 +64,14 @@ def _edges(study: StudySettings, runs: Sequence[RunResult]) -> list[tuple[str, s
     """Return method, key and edge of each best value that is the lowest or highest tried."""
     edges = []
     groups = grouped_runs(runs, study.best_of)
+    # The best accuracy is that of all runs, so that it is looked for once.
+    measures: dict[tuple[Cell, str], str] = {}
     for cell, combinations in groups.items():
         for name in tuning_measures(study):
-            measure = resolved_measure(groups, cell, name)
+            values_and_name = (cell.in_any_situation, name)
+            if values_and_name not in measures:
+                measures[values_and_name] = resolved_measure(groups, cell, name)
+            measure = measures[values_and_name]
             best = best_combination(combinations, measure)
             if not _is_best_of_something(combinations[best], measure):
                 continue
