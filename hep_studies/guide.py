@@ -10,11 +10,11 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from hep_studies.cells import SITUATION, Cell
 from hep_studies.measures import measure_of, number_of_run
 from hep_studies.run_result import RunResult
+from hep_studies.shares import share_interval
 from hep_studies.study import Claim
 from hep_studies.study_result import StudyResult
 from hep_studies.time_errors import TimeErrors, time_errors
@@ -90,8 +90,7 @@ class GoalTimes(NamedTuple):
 
         The interval is exact (Clopper and Pearson 1934), for any number of runs.
         """
-        test = stats.binomtest(self.num_reached, self.num_runs)
-        return bool(test.proportion_ci(1 - level).high < REQUIRED_SHARE)
+        return share_interval(self.num_reached, self.num_runs, level).high < REQUIRED_SHARE
 
 
 class Contender(NamedTuple):
@@ -182,7 +181,7 @@ def _judge_contenders(result: StudyResult, cells: Sequence[Cell], goal: str) -> 
 
     The fastest method reaches the goal with the required share of its runs, in the shortest time.
     Another one is behind it if the interval of its share lies below the required one, or that of
-    its factor above 1. Intervals are of 95 % for all methods of the situation together (Holm).
+    its factor above 1. Any method is wrongly left out with at most 5 % together (Holm).
 
     The same runs choose the fastest method. So the truly fastest one is missing among the best with
     a probability below 5 %, but one of several equals more often: 13 % of twelve, with 8 seeds.
