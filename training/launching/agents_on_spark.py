@@ -71,7 +71,6 @@ def train_on_spark(
     Raises:
         TrainingError: As in `launch`.
     """
-    require_slots(spark, spec.train.workers, on_wait)
     try:
         run = partial(_run_agents, spark)
         launch(spec, on_progress=on_progress, on_loss=on_loss, on_wait=on_wait, run=run)
@@ -90,6 +89,8 @@ def _run_agents(spark: SparkContext, job: Job) -> tuple[int, str]:
         1 if an agent was lost, else 0; and a description of the agents that did not start in time.
     """
     job.files.log.write_text("", encoding="utf-8")
+    # After the loss of a host the cluster may have fewer slots than before.
+    require_slots(spark, job.settings.workers, job.on_wait)
     # The callbacks run at the end of the block, also after an error, the last one first.
     with ExitStack() as stack:
         stack.callback(job.files.end_ranks_here)
@@ -108,8 +109,8 @@ def _run_agents(spark: SparkContext, job: Job) -> tuple[int, str]:
 class _Agents:
     """The agents of a run: their start, their messages, and the jobs of their sums.
 
-    A thread for each agent answers its messages. One more thread runs the jobs of the sums, one
-    after the other. The main thread waits in `follow`, to which the others send messages.
+    A thread for each agent answers its messages. One more thread runs the Spark jobs of the start
+    and of the sums, one after the other. The main thread waits in `follow`, to which the others send messages.
     """
 
     def __init__(self, spark: SparkContext, job: Job) -> None:
@@ -118,6 +119,8 @@ class _Agents:
         """Host of each rank, as Spark names it."""
         self._is_over = False
         """Whether all agents have ended well."""
+        self._is_stopped = False
+        """Whether the agents shall start no more, or end."""
         self._token = secrets.token_hex(32)
         """Secret that connections of the run begin with."""
         bind_address, self._driver_name = driver_address(spark)
@@ -135,11 +138,14 @@ class _Agents:
         self._begun_sums: dict[int, dict[int, tuple[str, int]]] = {}
         self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """Messages for `follow`: the key `progress`, `done` or `lost`; none: an agent is gone."""
-        set_group = partial(spark.setJobGroup, self._token[:8], "sums over the agents")
-        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="sums", initializer=set_group)
+        set_group = partial(spark.setJobGroup, self._token[:8], "start and sums of the agents")
+        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="jobs", initializer=set_group)
 
     def start(self) -> None:
-        """Start each agent in a task; all tasks run at once, and agents stay on their hosts."""
+        """Start each agent in a task; all tasks run at once, and agents stay on their hosts.
+
+        If `stop` is called meanwhile, the agents do not start.
+        """
         files = self._job.files
         start = AgentStart(
             driver=(self._driver_name, self._listener.address[1]),
@@ -149,7 +155,13 @@ class _Agents:
             environment=thread_variables(self._job.settings.threads),
         )
         tasks = self._spark.parallelize(range(self._workers), self._workers).barrier()
-        self._hosts = tasks.mapPartitions(partial(_begin_agent, start)).collect()
+        begun = tasks.mapPartitions(partial(_begin_agent, start))
+        try:
+            self._hosts = self._jobs.submit(begun.collect).result()
+        except (Py4JError, PySparkException):
+            # The error of a job that `stop` has cancelled says nothing.
+            if not self._is_stopped:
+                raise
 
     def follow(self) -> str:
         """Wait for the end of all agents, or for the loss of one.
@@ -184,8 +196,10 @@ class _Agents:
         return ""
 
     def stop(self) -> None:
-        """End `follow`, which then returns a loss."""
+        """End the start, and `follow`, which then returns a loss."""
+        self._is_stopped = True
         self._messages.put({"lost": "the agents were stopped"})
+        self._cancel_jobs()
 
     def close(self) -> None:
         """End all connections and jobs."""
@@ -194,9 +208,13 @@ class _Agents:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         if not self._is_over:
-            with suppress(Py4JError, OSError):
-                self._spark.cancelJobGroup(self._token[:8])
+            self._cancel_jobs()
         self._jobs.shutdown(cancel_futures=True)
+
+    def _cancel_jobs(self) -> None:
+        """Cancel the running Spark job of the agents, if there is one."""
+        with suppress(Py4JError, OSError):
+            self._spark.cancelJobGroup(self._token[:8])
 
     def _serve(self, connection: socket.socket) -> None:
         """Answer the messages of an agent until it is gone; runs in a thread.
