@@ -298,6 +298,7 @@ def test_metrics_that_cannot_be_written_are_a_warning_of_a_run_that_did_its_work
 
     assert Runner(run_folder).run(["ingest"]) == ["ingest"]
 
-    message = " ".join(output.getvalue().split())
-    assert f"warning: {metrics} cannot be written" in message
-    assert "done, 0 files" in message
+    # A long path may be broken anywhere.
+    message = "".join(output.getvalue().split())
+    assert f"warning:{metrics}cannotbewritten" in message
+    assert "done,0files" in message
