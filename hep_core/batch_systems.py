@@ -117,13 +117,13 @@ def _cores_of_pbs(environment: Mapping[str, str]) -> Iterator[Grant]:
     """Yield the cores of a job of PBS on this host.
 
     PBS Pro and OpenPBS write a line for each MPI process (`mpiprocs`) into the file of hosts, and
-    set NCPUS to the threads of a process (`ompthreads`, by default the `ncpus` of its chunk). Torque
-    writes a line for each core, and sets no NCPUS.
+    set NCPUS to the threads of a process (`ompthreads`, by default the `ncpus` of its chunk).
+    Torque writes a line for each core, and sets no NCPUS.
     """
     if "PBS_JOBID" not in environment:
         return
     num_threads = _number("NCPUS", environment)
-    num_lines = _lines_of_this_host(environment)
+    num_lines = _lines_of_host(environment)
     # As many processes as threads: a job of `ncpus=8:mpiprocs=8` has 8 cores, which PBS states as
     # the threads of each process.
     if num_threads and num_lines in (0, 1, num_threads):
@@ -134,17 +134,17 @@ def _cores_of_pbs(environment: Mapping[str, str]) -> Iterator[Grant]:
         yield Grant(num_lines, f"PBS ({_HOST_FILE})")
 
 
-def _lines_of_this_host(environment: Mapping[str, str]) -> int:
+def _lines_of_host(environment: Mapping[str, str]) -> int:
     """Return how often PBS's file of hosts names this host, with or without its domain."""
     host_file = environment.get(_HOST_FILE, "")
     hosts = [host.partition(".")[0] for host in read_system_file(Path(host_file)).split()]
     if not hosts:
         return 0
-    this_host = os.uname().nodename.partition(".")[0]
-    if this_host not in hosts:
+    host_name = os.uname().nodename.partition(".")[0]
+    if host_name not in hosts:
         # The script of the job runs on the first host, whose name in PBS may be another one.
-        this_host = hosts[0]
-    return hosts.count(this_host)
+        host_name = hosts[0]
+    return hosts.count(host_name)
 
 
 def _slot_attribute(name: str, environment: Mapping[str, str]) -> int:

@@ -304,8 +304,11 @@ def stats_of_files(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
 def file_sizes(folder: Path) -> dict[str, int]:
     """Sizes [bytes] of all files below a folder, by their paths below it."""
     if not is_remote(folder):
-        stats = stats_of_files(files_below(folder))
-        return {path.relative_to(folder).as_posix(): stat.st_size for path, stat in stats.items()}
+        sizes = {}
+        for path, stat in stats_of_files(files_below(folder)).items():
+            name_below = path.relative_to(folder).as_posix()
+            sizes[name_below] = stat.st_size
+        return sizes
     filesystem, name = path_to_fs(folder)
     with translate_fs_errors(folder, "the list of its files"):
         infos: dict[str, dict[str, Any]] = filesystem.find(name, detail=True)

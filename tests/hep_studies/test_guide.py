@@ -170,7 +170,7 @@ def test_a_fast_method_that_misses_the_accuracy_with_a_seed_is_best_with_its_sha
 
 
 def test_a_method_is_not_slower_if_only_its_validations_are_further_apart() -> None:
-    """AR-SGD is at the goal from the start of its validations, which are three times as far apart."""
+    """AR-SGD is at the goal from its first validation on; these are three times as far apart."""
     at_first = [
         with_accuracies(run, 0.9, 0.9, 0.9, 0.9)
         for run in timed_runs("ar-sgd", (3.0, 3.1, 2.9, 3.0), **{LINKS: "fast"})

@@ -110,7 +110,8 @@ class _Agents:
     """The agents of a run: their start, their messages, and the jobs of their sums.
 
     A thread for each agent answers its messages. One more thread runs the Spark jobs of the start
-    and of the sums, one after the other. The main thread waits in `follow`, to which the others send messages.
+    and of the sums, one after the other. The main thread waits in `follow`, to which the others
+    send messages.
     """
 
     def __init__(self, spark: SparkContext, job: Job) -> None:
