@@ -59,7 +59,8 @@ class TimeCheck:
     simulated: float
     """Simulated time of the same step."""
     spread: float = 0.0
-    """Half the distance between the quartiles of the repeats."""
+    """Half the distance between the quartiles of the repeats, each less the step of ranks that send
+    nothing in the same turn."""
     repeats: int = 1
     """Number of repeats of the measurement."""
     load: float = 0.0
@@ -73,6 +74,10 @@ class TimeCheck:
     model."""
     simulated_steps_per_cycle: float = 0.0
     """Simulated steps between them."""
+    overhead: float = 0.0
+    """Time by which a measured step of ranks that send nothing is longer than the simulated one.
+
+    It is that of the training loop, a part of the computing time that a study states."""
 
     @property
     def sleep_seconds(self) -> float:
@@ -81,8 +86,11 @@ class TimeCheck:
 
     @property
     def gap(self) -> float:
-        """Time by which a measured step is longer than the simulated one [s]; may be negative."""
-        return self.measured - self.simulated
+        """Time by which messages make a step longer than they do in the simulator [s].
+
+        It may be negative.
+        """
+        return self.measured - self.overhead - self.simulated
 
 
 @dataclass(frozen=True)

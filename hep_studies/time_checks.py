@@ -7,25 +7,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
-from scipy.optimize import nnls
 
 from hep_core.atomic_files import new_file
 from hep_studies.check_rules import is_busy, judge_checks
+from hep_studies.fitted_links import fit_machine
 from hep_studies.other_work import OtherWork
 from hep_studies.plan import PlannedRun, digest_of
 from hep_studies.run_in_simulator import num_parameters, simulate_times
 from hep_studies.simulator.cluster import ClusterSettings
-from hep_studies.simulator.costs import (
-    Link,
-    Network,
-    all_reduce_seconds,
-    average_seconds,
-    push_seconds,
-)
 from hep_studies.study_result import TimeCheck
 from hep_studies.synthetic_workload import (
     WORKLOADS,
@@ -35,7 +29,6 @@ from hep_studies.synthetic_workload import (
     seconds_and_steps,
     steps_per_cycle,
 )
-from training.launching.measurement import ALL_REDUCE, PUSH, Measurement
 from training.launching.mpirun import measure_messages, run_measurement
 from training.loop.records import Record
 from training.settings import TrainSettings
@@ -69,8 +62,22 @@ _CHECK_SETTINGS: Final[dict[str, Any]] = {
     "seed": 1,
     "skew": None,
 }
-#: Lower limit of the latency [s] and the inverse bandwidth [s/byte] of a fitted link.
-_SMALLEST: Final = 1e-12
+#: Settings on which the computing time of a step depends.
+_COMPUTATION_KEYS: Final = {
+    "batch_size",
+    "device",
+    "launcher",
+    "launcher_args",
+    "momentum",
+    "optimizer",
+    "precision",
+    "reader",
+    "threads",
+    "weight_decay",
+    "workers",
+}
+#: Stands for the method of ranks that send nothing.
+_SILENT: Final = ""
 _CHECKS: Final = TypeAdapter(list[TimeCheck])
 
 
@@ -81,9 +88,10 @@ def check_times(
 
     MPI ranks on this machine sleep for the computing time, and exchange the messages of the method.
     The simulator predicts the same steps with links that are fitted to messages on this machine. A
-    check has as many workers as the run, or as many as the machine has room for. Checks that
-    `check_rules` refuses are measured again, a few times now and by the next call, unless other
-    work keeps the machine busy.
+    check has as many workers as the run, or as many as the machine has room for. Ranks that send
+    nothing take their turns too: what their step takes beyond the simulated one is no error of the
+    simulated messages. Checks that `check_rules` refuses are measured again, a few times now and by
+    the next call, unless other work keeps the machine busy.
 
     Args:
         runs: The simulated runs of a study.
@@ -176,8 +184,7 @@ def _synthetic_workload(
     sleep_seconds = min(step_seconds, _LONGEST_SLEEP)
     num_workers = min(run.train.workers, max_workers)
     num_steps = max(_STEPS_PER_EPOCH, _steps_between_operations(run.train))
-    num_epochs = math.ceil(_REPEAT_SECONDS / (num_steps * sleep_seconds))
-    num_epochs = min(max(num_epochs, _FEWEST_EPOCHS), _MOST_EPOCHS)
+    num_epochs = _num_epochs(num_steps, sleep_seconds)
     changes = {**_CHECK_SETTINGS, "workers": num_workers, "epochs": num_epochs}
     train = TrainSettings.model_validate({**run.train.model_dump(), **changes})
     changes_of_cluster = {
@@ -196,6 +203,32 @@ def _synthetic_workload(
         num_parameters(run.subject.settings.open()),
         rows=[train.batch_size * num_steps] * num_workers,
     )
+
+
+def _num_epochs(num_steps: int, sleep_seconds: float) -> int:
+    """Return how many epochs of a number of steps fit into the time of a repeat, within limits."""
+    num_epochs = math.ceil(_REPEAT_SECONDS / (num_steps * sleep_seconds))
+    return min(max(num_epochs, _FEWEST_EPOCHS), _MOST_EPOCHS)
+
+
+def _silent_workload(workload: SyntheticWorkload) -> SyntheticWorkload:
+    """Return the workload of as many ranks that take the same steps and send nothing in them.
+
+    They are workers of LocalSGD, which would average after one step more than they take; only at
+    the end of an epoch they do. Workloads that differ only in their method have the same one.
+    """
+    sleep_seconds = workload.cluster.step_of(workload.train.batch_size)
+    num_epochs = _num_epochs(_STEPS_PER_EPOCH, sleep_seconds)
+    local_steps = _STEPS_PER_EPOCH * num_epochs + 1
+    changes = {
+        **_CHECK_SETTINGS,
+        "epochs": num_epochs,
+        "algorithm": {"name": "local-sgd", "local_steps": local_steps},
+    }
+    computation = workload.train.model_dump(include=_COMPUTATION_KEYS)
+    train = TrainSettings.model_validate({**computation, **changes})
+    rows = [train.batch_size * _STEPS_PER_EPOCH] * train.workers
+    return workload._replace(method=_SILENT, train=train, rows=rows)
 
 
 def _steps_between_operations(train: TrainSettings) -> int:
@@ -223,44 +256,90 @@ def _measure(workloads: Sequence[SyntheticWorkload], folder: Path) -> list[TimeC
     checks: dict[tuple[str, float], TimeCheck] = {}
     for num_workers in sorted({workload.train.workers for workload in workloads}):
         batch = [workload for workload in workloads if workload.train.workers == num_workers]
-        path.write_bytes(WORKLOADS.dump_json(batch))
-        program = ("hep_studies.synthetic_workload", str(path), str(_REPEATS))
-        answers = run_measurement(batch[0].train, program, timeout=_TIMEOUT_SECONDS)
-        steps = [MeasuredStep(*answer) for answer in answers]
-        for index, workload in enumerate(batch):
-            # The workloads take turns.
-            repeats = steps[index :: len(batch)]
-            records = _simulated_records(workload, links)
-            check = _check_of_repeats(workload, repeats, records)
+        new_checks = _measure_batch(batch, path, links)
+        for workload, check in zip(batch, new_checks, strict=True):
             # The simulated step depends on the messages that the links are fitted to.
             load = max(check.load, load_of_messages)
             checks[workload.key] = replace(check, load=load)
     return [checks[workload.key] for workload in workloads]
 
 
-def _check_of_repeats(
-    workload: SyntheticWorkload,
-    repeats: Sequence[MeasuredStep],
-    simulated: Sequence[Sequence[Record]],
-) -> TimeCheck:
-    """Return the check of a workload from its repeats, and from the records of simulated workers.
+def _measure_batch(
+    workloads: Sequence[SyntheticWorkload], path: Path, links: dict[str, float]
+) -> list[TimeCheck]:
+    """Measure and simulate the steps of workloads of one number of workers, on the same ranks.
+
+    `path`: the file by which the ranks get them. `links`: keys of the cluster from `fit_machine`.
+    """
+    silent_workloads = [_silent_workload(workload) for workload in workloads]
+    batch = list(workloads)
+    for silent_workload in silent_workloads:
+        if silent_workload not in batch:
+            batch.append(silent_workload)
+    path.write_bytes(WORKLOADS.dump_json(batch))
+    program = ("hep_studies.synthetic_workload", str(path), str(_REPEATS))
+    answers = run_measurement(batch[0].train, program, timeout=_TIMEOUT_SECONDS)
+    measured_steps = [MeasuredStep(*answer) for answer in answers]
+
+    def steps_of(workload: SyntheticWorkload) -> _CheckedSteps:
+        # The workloads take turns.
+        repeats = measured_steps[batch.index(workload) :: len(batch)]
+        return _CheckedSteps(workload, repeats, _simulated_records(workload, links))
+
+    checks = []
+    for workload, silent_workload in zip(workloads, silent_workloads, strict=True):
+        checks.append(_check_from(steps_of(workload), steps_of(silent_workload)))
+    return checks
+
+
+class _CheckedSteps(NamedTuple):
+    """The steps of a workload, measured and simulated."""
+
+    workload: SyntheticWorkload
+    repeats: list[MeasuredStep]
+    simulated: list[list[Record]]
+    """Records of each simulated worker."""
+
+    @property
+    def measured_seconds(self) -> NDArray[np.float64]:
+        """Measured time of a step in each repeat [s]."""
+        return np.array([step.seconds for step in self.repeats])
+
+    @property
+    def simulated_seconds(self) -> float:
+        """Simulated time of a step, computed as that of the real ranks [s]."""
+        num_epochs = self.workload.train.epochs
+        sums_of_ranks = [seconds_and_steps(records, num_epochs) for records in self.simulated]
+        return fastest_step(np.sum(sums_of_ranks, axis=0))
+
+    @property
+    def load(self) -> float:
+        """Number of cores that other work kept busy: the median of the repeats."""
+        return float(np.median([step.load for step in self.repeats]))
+
+
+def _check_from(steps: _CheckedSteps, silent: _CheckedSteps) -> TimeCheck:
+    """Return the check of a workload.
 
     All measured values are medians, so that other work in one of the repeats changes none.
+    `silent`: the steps of ranks that send nothing, measured in the same turns.
     """
-    seconds = [step.seconds for step in repeats]
-    lower_quartile, median, upper_quartile = np.percentile(seconds, [25, 50, 75])
+    workload = steps.workload
+    added_seconds = steps.measured_seconds - silent.measured_seconds
+    lower_quartile, upper_quartile = np.percentile(added_seconds, [25, 75])
     return TimeCheck(
         workload.method,
         workload.step_seconds,
         workload.train.workers,
-        float(median),
-        _simulated_step(simulated, workload.train.epochs),
+        float(np.median(steps.measured_seconds)),
+        steps.simulated_seconds,
         spread=float(upper_quartile - lower_quartile) / 2,
-        repeats=len(repeats),
-        load=float(np.median([step.load for step in repeats])),
+        repeats=len(steps.repeats),
+        load=max(steps.load, silent.load),
         slept=workload.cluster.step_of(workload.train.batch_size),
-        steps_per_cycle=float(np.median([step.steps_per_cycle for step in repeats])),
-        simulated_steps_per_cycle=steps_per_cycle(simulated),
+        steps_per_cycle=float(np.median([step.steps_per_cycle for step in steps.repeats])),
+        simulated_steps_per_cycle=steps_per_cycle(steps.simulated),
+        overhead=float(np.median(silent.measured_seconds)) - silent.simulated_seconds,
     )
 
 
@@ -278,66 +357,3 @@ def _simulated_records(
         num_parameters=workload.num_parameters,
     )
     return simulated.records
-
-
-def _simulated_step(ranks: Sequence[Sequence[Record]], num_epochs: int) -> float:
-    """Return the simulated time of a step, computed as that of the real ranks [s].
-
-    `ranks`: the records of each worker.
-    """
-    sums_of_ranks = [seconds_and_steps(records, num_epochs) for records in ranks]
-    return fastest_step(np.sum(sums_of_ranks, axis=0))
-
-
-def fit_machine(messages: Sequence[Measurement]) -> dict[str, float]:
-    """Return the keys of a cluster for messages between processes of this machine.
-
-    Latency and bandwidth are fitted to measured all-reduces and averages. The processor time of a
-    push is the mean of what they leave unexplained of measured pushes, at least 0.
-    """
-    pushes = [message for message in messages if message.operation == PUSH]
-    link = fit_link([message for message in messages if message.operation != PUSH])
-    # The messages of a push explain a part of its time; the processor takes the remainder.
-    processor_times = [message.seconds - predicted_seconds(message, link) for message in pushes]
-    mean_time = float(np.mean(processor_times)) if pushes else 0.0
-    return {
-        "memory_latency_seconds": link.latency,
-        "memory_bytes_per_second": link.bandwidth,
-        "push_seconds": max(0.0, mean_time),
-    }
-
-
-def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -> Link:
-    """Return the link that predicts measured operations with the smallest relative errors.
-
-    All predictions are linear in the latency and in the inverse bandwidth, so that a least-squares
-    fit with both at least 0 gives them. `ring_above`: size of a vector above which an all-reduce
-    goes around a ring [bytes].
-    """
-    # A second of latency alone, and a second for each byte alone.
-    unit_links = (Link(1.0, math.inf), Link(0.0, 1.0))
-    rows = []
-    # A row holds both terms relative to the measured time: their sum should be 1.
-    for message in messages:
-        times = [predicted_seconds(message, link, ring_above) for link in unit_links]
-        rows.append([seconds / message.seconds for seconds in times])
-    terms = np.array(rows)
-    # Both columns get a largest value of 1, since bytes and messages differ by orders of magnitude.
-    scale = terms.max(axis=0)
-    scaled_solution, _ = nnls(terms / scale, np.ones(len(messages)))
-    solution = np.maximum(scaled_solution / scale, _SMALLEST)
-    latency, inverse_bandwidth = solution.tolist()
-    return Link(latency, 1 / inverse_bandwidth)
-
-
-def predicted_seconds(message: Measurement, link: Link, ring_above: float = math.inf) -> float:
-    """Return the time of a measured operation by the simulator's formulas, over equal links [s].
-
-    Operations are an all-reduce, a push to a parameter server, or an average by some protocol.
-    """
-    network = Network(link, link, 1, ring_above)
-    if message.operation == ALL_REDUCE:
-        return all_reduce_seconds(network, message.workers, message.nbytes)
-    if message.operation == PUSH:
-        return push_seconds(network, message.nbytes)
-    return average_seconds(network, message.operation, message.nbytes)

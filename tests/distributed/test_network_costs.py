@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from network_hosts import Network, network, reason_against_hosts
 
-from hep_studies.time_checks import fit_link, predicted_seconds
+from hep_studies.fitted_links import fit_link, predicted_seconds
 from training.launching.measurement import ALL_REDUCE, PUSH, Measurement
 from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings

@@ -204,6 +204,20 @@ def test_one_measurement_on_a_busy_machine_decides_nothing_and_says_why() -> Non
     assert judge_first(replace(busy, checks=repeated), SHORTER_STEP).verdict is Verdict.CONFIRMED
 
 
+def test_the_training_loop_delays_no_method() -> None:
+    """Its time is a part of the computing time of a step, which the study states."""
+    slower = [replace(check, measured=check.measured + 5.0) for check in EXACT_TIMES]
+    checks = [replace(check, overhead=5.0) for check in slower]
+
+    exact, delayed, judged = [
+        judge_first(replace(TIMES, checks=variant), SHORTER_STEP)
+        for variant in (EXACT_TIMES, slower, checks)
+    ]
+
+    assert delayed.verdict is not exact.verdict
+    assert judged.verdict is exact.verdict
+
+
 def test_another_measure_needs_no_check() -> None:
     checks = [replace(check, refused="the machine was busy") for check in EXACT_TIMES]
 

@@ -109,13 +109,14 @@ def test_the_page_has_the_figures_and_the_checks_in_milliseconds() -> None:
     panels = [{"y": "val_accuracy", "x": "epoch"}]
     figures = [{"name": "fig_1", "title": "A figure", "panels": panels}]
     result = result_of_claims(figures=figures)
+    check = replace(example_check("ar-sgd", 2.5e-3, 2e-3), overhead=0.1e-3)
 
-    page = render(replace(result, checks=[example_check("ar-sgd", 2.5e-3, 2e-3)]), folder="figures")
+    page = render(replace(result, checks=[check]), folder="figures")
 
     assert "![A figure](figures/fig_1.png)\n\nA figure." in page
     # A table needs an empty line above.
     assert "\n\n||sleeps [ms]|" in page
-    assert "|AR-SGD|1|2|2.5|2|+0.5|" in page
+    assert "|AR-SGD|1|2|2.5|0.1|2|+0.4|" in page
 
 
 def test_the_page_has_spread_and_load_of_a_check_and_why_it_is_not_used() -> None:
@@ -124,7 +125,7 @@ def test_the_page_has_spread_and_load_of_a_check_and_why_it_is_not_used() -> Non
 
     page = render(replace(result_of_claims(), checks=[repeated]), folder="figures")
 
-    assert "|AR-SGD|1|2|2.5 ± 0.12|2|+0.5|1.4|the machine was busy|" in page
+    assert "|AR-SGD|1|2|2.5 ± 0.12|0|2|+0.5|1.4|the machine was busy|" in page
 
 
 def test_a_run_that_diverged_is_in_no_comparison_and_no_mean() -> None:

@@ -3,13 +3,13 @@ MPI."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from example_study import example_plan
@@ -17,8 +17,10 @@ from example_study import example_plan
 from hep_studies import time_checks
 from hep_studies.other_work import OtherWork
 from hep_studies.plan import PlannedRun, Subject
+from hep_studies.run_in_simulator import simulate_times
+from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.study_result import TimeCheck
-from hep_studies.synthetic_workload import SyntheticWorkload
+from hep_studies.synthetic_workload import WORKLOADS, SyntheticWorkload
 from hep_studies.time_checks import check_times
 from hep_studies.workloads.surface_settings import SurfaceSettings
 from training.launching.measurement import Measurement
@@ -209,18 +211,30 @@ def test_a_machine_that_stays_busy_gets_no_further_attempt(
     assert len(fake.measured) == 1
 
 
+#: Time of a step of ranks that send nothing, less than that of all others [s].
+SILENT_SECONDS = 2.1e-3
+
+
 def set_repeats(
-    monkeypatch: pytest.MonkeyPatch, *, seconds: Sequence[float], load: Sequence[float]
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    seconds: Sequence[float],
+    load: Sequence[float],
+    silent_seconds: Sequence[float] = (SILENT_SECONDS,) * 5,
 ) -> None:
-    """Replace the answers of ranks; all workloads get the same numbers, one for each repeat."""
+    """Replace the answers of ranks: one number for each repeat, the same for all methods.
+
+    `silent_seconds`: those of ranks that send nothing.
+    """
 
     def answers(_: Any, program: Sequence[str], **__: Any) -> list[list[float]]:
-        workloads = json.loads(Path(program[1]).read_text())
-        return [
-            [repeat_seconds, repeat_load]
-            for repeat_seconds, repeat_load in zip(seconds, load, strict=True)
-            for _ in workloads
-        ]
+        workloads = WORKLOADS.validate_json(Path(program[1]).read_bytes())
+        numbers = []
+        for step, silent_step, repeat_load in zip(seconds, silent_seconds, load, strict=True):
+            for workload in workloads:
+                is_silent = workload.method == time_checks._SILENT
+                numbers.append([silent_step if is_silent else step, repeat_load])
+        return numbers
 
     messages = [
         Measurement(operation, 2, nbytes, 1e-5)
@@ -257,6 +271,63 @@ def test_repeats_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     assert check.refused == "its repeats differ by 3.51 ms, in a step of 2 ms"
 
 
+def test_what_a_step_takes_without_messages_is_no_error_of_the_simulated_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training loop takes 0.1 ms of a step of 1 ms, also that of a worker alone."""
+    loop_seconds = 0.7e-3
+    # Other work slows down all of a turn, and no difference within it.
+    turns = np.array([0.0, 0.0, 0.0, 0.1e-3, 0.2e-3])
+    silent = turns + 2e-3
+    messages = 0.05e-3
+    gaps = []
+    for loop in (0.0, loop_seconds):
+        set_repeats(
+            monkeypatch,
+            seconds=(silent + messages + loop).tolist(),
+            silent_seconds=(silent + loop).tolist(),
+            load=[0.0] * 5,
+        )
+        checks = check_times(planned_runs(tmp_path), tmp_path / f"{loop}", cores=2, code="")
+        gaps.append([check.gap for check in checks])
+        for check in checks:
+            assert check.spread == pytest.approx(0.0)
+            assert check.gap == pytest.approx(check.measured - check.overhead - check.simulated)
+
+    assert gaps[0] == pytest.approx(gaps[1])
+
+
+def test_ranks_that_send_nothing_take_the_steps_of_the_others(
+    tmp_path: Path, fake: FakeMeasurement
+) -> None:
+    methods = {
+        "ar-sgd": {"train": {"algorithm": {"name": "ar-sgd"}, "slowmo": {"tau": 30}}},
+        "ad-psgd": {"train": {"algorithm": {"name": "ad-psgd"}, "staleness_bound": 2}},
+        "momentum": {"train": {"optimizer": "sgd", "momentum": 0.9}},
+    }
+    check_times(planned_runs(tmp_path, methods=methods), tmp_path / "timing", cores=2, code="")
+    workloads = fake.measured[0]
+
+    silent = [time_checks._silent_workload(workload) for workload in workloads]
+
+    assert silent[0] == silent[1] != silent[2]
+    for workload, silent_workload in zip(workloads, silent, strict=True):
+        train = silent_workload.train
+        assert train.optimizer == workload.train.optimizer
+        assert train.momentum == workload.train.momentum
+        assert silent_workload.cluster == workload.cluster
+        steps = []
+        for latency in (0.0, 1.0):
+            cluster = ClusterSettings(memory_latency_seconds=latency, workers_per_host=4)
+            rows = silent_workload.rows
+            simulated = simulate_times(rows, train, cluster, num_parameters=10)
+            steps.append(time_checks._CheckedSteps(silent_workload, [], simulated.records))
+        quiet, slow = [step.simulated_seconds for step in steps]
+        # Only the mean at the end of an epoch of 12 steps takes messages: for four workers, two
+        # one after the other.
+        assert 12 * (slow - quiet) == pytest.approx(2.0, rel=1e-3)
+
+
 @pytest.fixture
 def busy_process() -> Iterator[None]:
     """A process that keeps a core busy."""
@@ -288,6 +359,7 @@ def test_ranks_sleep_for_the_step_and_exchange(tmp_path: Path) -> None:
         assert check.simulated > 0.8 * STEP_SECONDS
         assert check.repeats == 3
         assert check.sleep_seconds == pytest.approx(STEP_SECONDS)
+        assert check.overhead > 0
 
 
 @pytest.mark.distributed

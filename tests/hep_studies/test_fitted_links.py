@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hep_studies.fitted_links import fit_link, fit_machine, predicted_seconds
 from hep_studies.simulator.costs import Link
-from hep_studies.time_checks import fit_link, fit_machine, predicted_seconds
 from training.launching.measurement import Measurement
 
 LINK = Link(2e-5, 1e9)
