@@ -35,6 +35,12 @@ def compare(
             "--claims", help="Folder of finished studies: writes the page of their claims."
         ),
     ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            "--check", help="Folder of a published study: checks its simulated times again."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Make all runs again.")] = False,
 ) -> None:
     """Study optimisers on the same events: claims of a source, tables, figures."""
@@ -42,8 +48,9 @@ def compare(
     from hep_studies.study_files import list_studies, read_study
     from pipeline.configuration.paths import folder_of_option
 
-    require_at_most_one(study=study, list=show, claims=claims)
-    require_at_most_one(force=force, list=show, claims=claims)
+    require_at_most_one(study=study, list=show, claims=claims, check=check)
+    require_at_most_one(force=force, list=show, claims=claims, check=check)
+    require_at_most_one(publish=publish, check=check)
     if publish is not None:
         publish = folder_of_option(publish, "--publish")
     if claims is not None:
@@ -58,6 +65,12 @@ def compare(
 
     options = options.with_override("compare.train.workers", workers)
     run_folder = options.run_folder()
+    if check is not None:
+        from hep_studies.check_again import check_again
+
+        page = check_again(run_folder, folder_of_option(check, "--check"))
+        err.print(f"study: {page}", markup=False)
+        return
 
     def make(name: str) -> None:
         study_to_make = read_study(name, form, run_folder.config.compare)

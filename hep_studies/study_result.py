@@ -153,6 +153,8 @@ class StudyResult:
     added: AddedValues = field(default_factory=dict)
     """Values that the file of the study does not have: they were added where the best one was at an
     edge of a sweep."""
+    checked_again: str = ""
+    """When and by which code the checks were measured again; empty if that was with the runs."""
 
     @cached_property
     def groups(self) -> dict[Cell, dict[Cell, list[RunResult]]]:

@@ -108,7 +108,7 @@ def run_study(run_folder: RunFolder, study: Study, folder: Path, command: str) -
     runs = plan({})
     # Measured before any run begins: the runs themselves keep the cores busy.
     load = busy_cores(runs, folder / TIMING / "load.json")
-    checks = _time_checks(run_folder, study, runs, folder)
+    checks = measure_checks(run_folder, study, runs, folder)
     stored = _finished_result(study, folder, plan)
     if stored is not None:
         run_folder.say("compare: all runs are done; redrawing")
@@ -255,7 +255,7 @@ def busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:
     return load
 
 
-def _time_checks(
+def measure_checks(
     run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path
 ) -> list[TimeCheck]:
     """Return the checks of simulated times on this machine; measured times need none.

@@ -148,7 +148,7 @@ def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainedNights:
         "hep_studies.run_in_simulator.ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1)
     )
     monkeypatch.setattr(study_runs, "busy_cores", lambda *_: 0.0)
-    monkeypatch.setattr(study_runs, "_time_checks", lambda *_: [])
+    monkeypatch.setattr(study_runs, "measure_checks", lambda *_: [])
     return TrainedNights(tmp_path)
 
 
