@@ -6,16 +6,18 @@ All programs of one number of ranks share a start of ranks.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Hashable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rank_programs import Case, Cases, results_of, run_ranks
 
-from training.errors import IdleSettingError
-from training.launching.mpirun import probe_mpi, rank_command
+from training.errors import IdleSettingError, LaunchError
+from training.launching.mpirun import probe_mpi, rank_command, run_measurement
 from training.settings import TrainSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
@@ -243,6 +245,20 @@ def test_doctor_starts_ranks_and_measures() -> None:
     )
     assert match is not None, message
     assert all(float(microseconds.replace(",", "")) > 0 for microseconds in match.groups())
+
+
+def test_no_rank_outlives_a_measurement_that_takes_too_long() -> None:
+    marker = f"marker_{uuid.uuid4().hex} = 0"
+    program = ("timeit", "--number=1", "--setup", marker, "import time; time.sleep(300)")
+
+    with pytest.raises(LaunchError, match=r"2 ranks did not finish a short test of MPI in 5 s"):
+        run_measurement(TrainSettings(workers=2), program, timeout=5.0)
+
+    assert [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if marker in (process.info["cmdline"] or [])
+    ] == []
 
 
 def test_memory_that_cannot_be_shared_is_an_error_with_advice(tmp_path: Path) -> None:

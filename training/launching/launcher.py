@@ -21,6 +21,7 @@ from training.launching.memory_use import MemoryWatch
 from training.launching.mpirun import (
     Hosts,
     advise_after_failed_start,
+    end_launcher,
     no_hosts,
     rank_command,
     rank_environment,
@@ -33,8 +34,6 @@ from training.readers.sharding import plan_epoch
 from training.settings import TrainSettings
 from training.transports.transport import Transport
 
-#: Time for a launcher to end after it was asked to, before it is killed [s].
-_GRACE_SECONDS: Final = 10
 #: Most characters of the log that an error quotes.
 _LOG_CHARACTERS: Final = 2000
 #: Exit statuses above it are those of programs that a signal ended.
@@ -300,12 +299,12 @@ def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
             env=rank_environment(job.settings, host_arguments),
         ) as process,
     ):
-        limit = StartLimit(job.files, job.settings, partial(_stop, process), job.on_wait)
+        limit = StartLimit(job.files, job.settings, partial(end_launcher, process), job.on_wait)
         try:
             _follow(process, job.report_progress)
         except BaseException:
             # After Ctrl-C or an error, no rank may outlive its launcher.
-            _stop(process)
+            end_launcher(process)
             raise
         finally:
             limit.end()
@@ -328,18 +327,6 @@ def _follow(process: subprocess.Popen[str], report_progress: ReportProgress) -> 
             continue
         report_progress(run_number, progress)
     process.wait()
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """End the launcher, which ends its ranks; kill it if it does not end within 10 s."""
-    if process.stdin is not None:
-        process.stdin.close()
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _describe_end(status: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from training.settings import TrainSettings
 _SSH_OPTIONS: Final = "-o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
 #: Time for a short test of the ranks [s].
 _MEASURE_SECONDS: Final = 120
+#: Time for a launcher to end its ranks [s].
+_GRACE_SECONDS: Final = 10
 #: Most characters of the ranks' output that an error quotes.
 _ERROR_CHARACTERS: Final = 600
 #: Size of the network of the high-level features [bytes].
@@ -169,6 +172,21 @@ def rank_environment(settings: TrainSettings, host_arguments: Sequence[str] = ()
     return variables
 
 
+def end_launcher(process: subprocess.Popen[str]) -> None:
+    """End mpirun or srun, which ends its ranks; kill it if it does not end within 10 s.
+
+    A launcher that is killed at once leaves its ranks behind.
+    """
+    if process.stdin is not None:
+        process.stdin.close()
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
     """Start the ranks, and return a sentence about the times of messages of a small network's size.
 
@@ -221,26 +239,33 @@ def run_measurement(
     Raises:
         LaunchError: The ranks failed, or took too long.
     """
-    try:
-        with hosts(settings.workers) as host_arguments:
-            worker = (*MODULE_COMMAND, *program)
-            process = subprocess.run(
-                rank_command(settings, worker, host_arguments, folder=Path.cwd()),
-                env=rank_environment(settings, host_arguments),
-                capture_output=True,
-                text=True,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                timeout=timeout,
-            )
-    except subprocess.TimeoutExpired as cause:
-        raise LaunchError(
-            f"{settings.workers} ranks did not finish a short test of MPI in {timeout:g} s."
-        ) from cause
-    json_lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
+    worker = (*MODULE_COMMAND, *program)
+    with (
+        hosts(settings.workers) as host_arguments,
+        subprocess.Popen(
+            rank_command(settings, worker, host_arguments, folder=Path.cwd()),
+            env=rank_environment(settings, host_arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as cause:
+            end_launcher(process)
+            raise LaunchError(
+                f"{settings.workers} ranks did not finish a short test of MPI in {timeout:g} s."
+            ) from cause
+        except BaseException:
+            # After Ctrl-C, no rank may outlive its launcher.
+            end_launcher(process)
+            raise
+    json_lines = [line for line in output.splitlines() if line.startswith("{")]
     result: dict[str, Any] = json.loads(json_lines[0]) if json_lines else {}
     if process.returncode or "measured" not in result:
-        reason = result.get("error") or process.stderr.strip()[-_ERROR_CHARACTERS:]
+        reason = result.get("error") or errors.strip()[-_ERROR_CHARACTERS:]
         raise LaunchError(f"{settings.workers} ranks failed a short test of MPI: {reason}")
     measured: list[Any] = result["measured"]
     return measured
