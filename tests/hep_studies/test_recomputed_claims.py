@@ -98,7 +98,7 @@ def best_mpca(method: str) -> Side:
 
 
 def best_momentum(method: str) -> Side:
-    return side("thesis-momentum", method, tuned_by=val_accuracy_at_end)
+    return side("thesis-momentum-full", method, tuned_by=val_accuracy_at_end)
 
 
 SLOWMO = "SlowMo leads to a better accuracy of AD-PSGD."
@@ -135,7 +135,7 @@ def recomputed_claims_of_docs() -> list[Recomputed]:
             best_mpca("easgd"),
         ),
         Recomputed(
-            "thesis-momentum",
+            "thesis-momentum-full",
             "With the momentum kept, slow momentum improves AD-PSGD.",
             "test_accuracy",
             "val_accuracy",
