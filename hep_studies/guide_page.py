@@ -95,7 +95,7 @@ class StudyGuide(NamedTuple):
     def checks(self) -> str:
         """A sentence on the checks of the simulated times by ranks."""
         checks = self.result.checks
-        used = [check for check in checks if not self.result.reason_against(check)]
+        used = [check for check in checks if not check.refused]
         cores = self.result.provenance.machine.cores
         text = (
             f"{self.title}: on {cores} cores, ranks checked the step of {len(checks)} methods, "

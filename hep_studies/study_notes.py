@@ -72,7 +72,7 @@ def methods_with_unchecked_times(result: StudyResult) -> dict[str, str]:
     """Return the methods with a check of the times that says nothing, each with the reason."""
     reasons = {}
     for check in result.checks:
-        reason = result.reason_against(check)
+        reason = check.refused
         if reason:
             reasons[check.method] = reason
     return reasons
@@ -110,7 +110,7 @@ def _about_checks_of_sums(result: StudyResult) -> list[str]:
     for check in result.checks:
         measured, simulated = check.steps_per_cycle, check.simulated_steps_per_cycle
         # A method without a joint model has neither number.
-        if result.reason_against(check) or not simulated:
+        if check.refused or not simulated:
             continue
         if max(measured, simulated) > _LARGEST_RATIO_OF_STEPS * min(measured, simulated):
             sentences.append(

@@ -46,8 +46,7 @@ class TimeCheck:
     """Measured and simulated time of a training step of one method [s].
 
     Instead of computing, MPI ranks of this machine sleep and exchange the method's messages. The
-    simulator predicts the same steps. The difference says how wrong the simulated times may be. The
-    last fields have defaults for results of earlier versions, which measured once.
+    simulator predicts the same steps. The difference says how wrong the simulated times may be.
     """
 
     method: str
@@ -58,31 +57,26 @@ class TimeCheck:
     """Measured time of a step with its messages: the median over the repeats."""
     simulated: float
     """Simulated time of the same step."""
-    spread: float = 0.0
+    spread: float
     """Half the distance between the quartiles of the repeats, each less the step of ranks that send
     nothing in the same turn."""
-    repeats: int = 1
+    repeats: int
     """Number of repeats of the measurement."""
-    load: float = 0.0
+    load: float
     """Number of cores that other work kept busy meanwhile."""
-    slept: float | None = None
-    """Time for which ranks sleep in a step; None: `step_seconds`."""
-    refused: str = ""
-    """Why the check was refused when it was made; `StudyResult.reason_against` has all reasons."""
-    steps_per_cycle: float = 0.0
+    slept: float
+    """Time for which ranks sleep in a step."""
+    steps_per_cycle: float
     """Measured steps of a worker between two sums of a shard; 0 for methods without a joint
     model."""
-    simulated_steps_per_cycle: float = 0.0
+    simulated_steps_per_cycle: float
     """Simulated steps between them."""
-    overhead: float = 0.0
+    overhead: float
     """Time by which a measured step of ranks that send nothing is longer than the simulated one.
 
     It is that of the training loop, a part of the computing time that a study states."""
-
-    @property
-    def sleep_seconds(self) -> float:
-        """Time for which ranks sleep in a step [s]."""
-        return self.step_seconds if self.slept is None else self.slept
+    refused: str = ""
+    """Why the check is not used; empty if it is."""
 
     @property
     def gap(self) -> float:
@@ -329,19 +323,6 @@ class StudyResult:
         """Whether other work kept at least half of the cores busy when times were measured."""
         machine = self.provenance.machine
         return machine.load >= machine.cores / 2
-
-    def reason_against(self, check: TimeCheck) -> str:
-        """Return why a check of the simulated times does not count; empty if it does.
-
-        Checks of earlier versions were one measurement, without a load of its own: for them the
-        load of the machine counts.
-        """
-        if check.refused:
-            return check.refused
-        if check.repeats == 1 and self.is_busy:
-            machine = self.provenance.machine
-            return f"the machine was busy, load {machine.load:.1f} of {machine.cores} cores"
-        return ""
 
     @property
     def warning(self) -> str:

@@ -114,7 +114,7 @@ def unchecked_times(result: StudyResult, cells: Sequence[Cell], claim: Claim) ->
     if not _needs_check(result, claim):
         return ""
     for cell in cells:
-        reasons = [result.reason_against(check) for check in _checks_of(result, cell)]
+        reasons = [check.refused for check in _checks_of(result, cell)]
         if reasons and all(reasons):
             return reasons[0]
     return ""
@@ -177,7 +177,7 @@ def _log_delay(result: StudyResult, cell: Cell, claim: Claim) -> _Interval:
     simulated_seconds = result.numbers(cell, "seconds_per_batch", claim.tuning).mean()
     gaps: list[float] = []
     for check in _checks_of(result, cell):
-        if not result.reason_against(check):
+        if not check.refused:
             gaps += [check.gap - check.spread, check.gap + check.spread]
     if not gaps:
         return _UNKNOWN

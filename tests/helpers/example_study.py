@@ -55,9 +55,24 @@ def example_plan(
     return planned_runs(settings, subject, train, folder, code_digest=lambda *_: code)
 
 
-def example_check(method: str, measured: float, simulated: float) -> TimeCheck:
-    """A check of the times of two workers [s]."""
-    return TimeCheck(method, 1e-3, 2, measured, simulated)
+def example_check(
+    method: str, measured: float, simulated: float, *, step_seconds: float = 1e-3, workers: int = 2
+) -> TimeCheck:
+    """A check of the times of workers [s], whose repeats all took as long on a quiet machine."""
+    return TimeCheck(
+        method,
+        step_seconds,
+        workers,
+        measured,
+        simulated,
+        spread=0.0,
+        repeats=5,
+        load=0.0,
+        slept=step_seconds,
+        steps_per_cycle=0.0,
+        simulated_steps_per_cycle=0.0,
+        overhead=0.0,
+    )
 
 
 def example_run(

@@ -23,7 +23,7 @@ from pipeline.terminal.exit_codes import Exit
 from training.errors import StudyError
 
 REFUSED = replace(example_check("ad-psgd", 3e-3, 1e-3), refused="the machine was busy")
-NEW_CHECKS = [replace(example_check("ad-psgd", 1.4e-3, 1e-3), repeats=5, overhead=0.1e-3)]
+NEW_CHECKS = [replace(example_check("ad-psgd", 1.4e-3, 1e-3), overhead=0.1e-3)]
 
 
 @pytest.fixture

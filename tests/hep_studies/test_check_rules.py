@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from example_study import example_check
 
 from hep_studies.check_rules import is_busy, judge_checks
 from hep_studies.simulator.cluster import ClusterSettings
@@ -30,7 +31,8 @@ def workload_of(method: str, **train: Any) -> SyntheticWorkload:
 
 
 def check_of(workload: SyntheticWorkload, measured: float, **fields: Any) -> TimeCheck:
-    return TimeCheck(workload.method, STEP_SECONDS, 4, measured, STEP_SECONDS, **fields)
+    check = example_check(workload.method, measured, STEP_SECONDS, step_seconds=STEP_SECONDS)
+    return replace(check, **fields)
 
 
 PLAIN = workload_of("plain")

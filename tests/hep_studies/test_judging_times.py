@@ -190,20 +190,6 @@ def test_a_refused_check_decides_nothing_and_says_why() -> None:
     assert judged.reason == f"times not checked: {busy}"
 
 
-def test_one_measurement_on_a_busy_machine_decides_nothing_and_says_why() -> None:
-    """Checks of earlier versions have no load; that of the machine counts for them."""
-    machine = replace(TIMES.provenance.machine, load=1.6)
-    busy = replace(TIMES, provenance=replace(TIMES.provenance, machine=machine))
-
-    judged = judge_first(busy, SHORTER_STEP)
-
-    assert judged.verdict is Verdict.NOT_DECIDABLE
-    assert judged.reason == "times not checked: the machine was busy, load 1.6 of 2 cores"
-    # Repeats have seen a load of their own.
-    repeated = [replace(check, repeats=5) for check in EXACT_TIMES]
-    assert judge_first(replace(busy, checks=repeated), SHORTER_STEP).verdict is Verdict.CONFIRMED
-
-
 def test_the_training_loop_delays_no_method() -> None:
     """Its time is a part of the computing time of a step, which the study states."""
     slower = [replace(check, measured=check.measured + 5.0) for check in EXACT_TIMES]

@@ -116,7 +116,7 @@ def test_the_page_has_the_figures_and_the_checks_in_milliseconds() -> None:
     assert "![A figure](figures/fig_1.png)\n\nA figure." in page
     # A table needs an empty line above.
     assert "\n\n||sleeps [ms]|" in page
-    assert "|AR-SGD|1|2|2.5|0.1|2|+0.4|" in page
+    assert "|AR-SGD|1|2|2.5 ± 0|0.1|2|+0.4|" in page
 
 
 def test_the_page_has_spread_and_load_of_a_check_and_why_it_is_not_used() -> None:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from example_study import example_plan
+from example_study import example_check, example_plan
 
 from hep_studies import time_checks
 from hep_studies.other_work import OtherWork
@@ -70,24 +71,6 @@ def test_the_settings_of_a_plugin_are_written_and_read_without_a_warning() -> No
     assert (completed.returncode, completed.stderr) == (0, "")
 
 
-#: Checks that an earlier version of the code stored.
-OLD_CHECK = {
-    "method": "ar-sgd",
-    "step_seconds": 1e-3,
-    "workers": 4,
-    "measured": 1.3e-3,
-    "simulated": 1.1e-3,
-}
-
-
-def test_a_check_of_an_earlier_version_is_read_as_a_single_measurement() -> None:
-    (check,) = time_checks._CHECKS.validate_python([OLD_CHECK])
-
-    assert (check.repeats, check.spread, check.refused) == (1, 0.0, "")
-    assert check.sleep_seconds == check.step_seconds
-    assert check.gap == pytest.approx(2e-4)
-
-
 class FakeMeasurement:
     """Replaces the measurement, which would start ranks; the machine has four cores.
 
@@ -101,17 +84,12 @@ class FakeMeasurement:
 
     def measure(self, workloads: list[SyntheticWorkload], _: Path) -> list[TimeCheck]:
         self.measured.append(workloads)
-        return [
-            TimeCheck(
-                workload.method,
-                workload.step_seconds,
-                workload.train.workers,
-                measured=3.0,
-                simulated=2.0,
-                load=self.load.get(workload.method, 0.0),
-            )
-            for workload in workloads
-        ]
+        checks = []
+        for workload in workloads:
+            step_seconds = workload.step_seconds
+            check = example_check(workload.method, 3.0, 2.0, step_seconds=step_seconds)
+            checks.append(replace(check, load=self.load.get(workload.method, 0.0)))
+        return checks
 
     @property
     def methods(self) -> list[list[str]]:
@@ -358,7 +336,7 @@ def test_ranks_sleep_for_the_step_and_exchange(tmp_path: Path) -> None:
         assert check.measured > 0.8 * STEP_SECONDS
         assert check.simulated > 0.8 * STEP_SECONDS
         assert check.repeats == 3
-        assert check.sleep_seconds == pytest.approx(STEP_SECONDS)
+        assert check.slept == pytest.approx(STEP_SECONDS)
         assert check.overhead > 0
 
 
