@@ -70,12 +70,7 @@ def _about_edges(result: StudyResult, claims: Sequence[JudgedClaim]) -> list[str
 
 def methods_with_unchecked_times(result: StudyResult) -> dict[str, str]:
     """Return the methods with a check of the times that says nothing, each with the reason."""
-    reasons = {}
-    for check in result.checks:
-        reason = check.refused
-        if reason:
-            reasons[check.method] = reason
-    return reasons
+    return {check.method: check.refused for check in result.checks if check.refused}
 
 
 def _about_time_checks(result: StudyResult) -> list[str]:
