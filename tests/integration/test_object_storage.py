@@ -32,6 +32,7 @@ SETTINGS = {
     # Systematics read the events.
     "evaluate": {"reference": False, "systematics": {"jet_scale": 0.02}},
 }
+TWO_RANKS = ("--set", "train.workers=2", "--set", "train.algorithm=ar-sgd")
 #: A ROOT file has a UUID and times; Parquet has the same predictions.
 FILES_THAT_DIFFER = ("dataset.json", "hlf/predictions.root")
 
@@ -42,7 +43,7 @@ class RunResult(NamedTuple):
     content_digests: dict[str, str]
     """By stage and path, of the files that later stages or users read."""
     weights: dict[str, NDArray[Any]]
-    """By reader of the training."""
+    """By reader of the training, and those of two ranks."""
     run_dir: Path
 
 
@@ -64,6 +65,8 @@ def run_to_evaluate(
     for reader in readers[1:]:
         run("train", "--set", f"train.reader={reader}", "--force")
         weights[reader] = flat_weights(version_of(run_dir, "train") / "hlf")
+    run("train", *TWO_RANKS, "--force")
+    weights["ranks"] = flat_weights(version_of(run_dir, "train") / "hlf")
     run("status", "--verify")
 
     digests = {}
@@ -117,3 +120,12 @@ def test_object_storage_gives_the_same_weights_with_either_reader(
     on_disk, on_server = runs
 
     np.testing.assert_array_equal(on_server.weights[reader], on_disk.weights["arrow"])
+
+
+def test_ranks_that_read_object_storage_keep_the_network(
+    runs: tuple[RunResult, RunResult],
+) -> None:
+    """All ranks of one host, whose mpirun otherwise has nothing but loopback."""
+    on_disk, on_server = runs
+
+    np.testing.assert_array_equal(on_server.weights["ranks"], on_disk.weights["ranks"])

@@ -285,13 +285,16 @@ def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
     """Run all ranks once by mpirun or srun; the result is that of `RunRanks`.
 
     The standard output has the progress. The standard input stays open, and its end ends rank 0.
+    Ranks that read from a server keep the network.
     """
+    needs_network = any(spec.workload.reads_from_server for spec in job.specs)
+    readable_folder = None if needs_network else job.folder
     worker = [*MODULE_COMMAND, "training.launching.rank_process", str(job.files.runs), "--launched"]
     with (
         hosts(job.settings.workers) as host_arguments,
         job.files.log.open("w", encoding="utf-8") as log,
         subprocess.Popen(
-            rank_command(job.settings, worker, host_arguments, folder=job.folder),
+            rank_command(job.settings, worker, host_arguments, folder=readable_folder),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -20,6 +20,7 @@ import psutil
 from features.errors import FeatureError
 from hep_core.allocation import lack_of_memory, limit_and_advice
 from hep_core.atomic_files import new_file
+from hep_core.input_errors import InputFileError
 from hep_core.integrity import DamagedOutputError
 from hep_core.plugins import PluginError, plugin_error
 from models.errors import ModelError
@@ -28,6 +29,17 @@ from training.settings import TrainSettings
 
 #: The modules that ranks run.
 _PROGRAMS: Final = {"training.launching.rank_process", "training.launching.agent_process"}
+#: Errors that are no bug of this program. A full disk, for example, is an OSError, and a server that
+#: does not answer an InputFileError.
+_KNOWN_ERRORS: Final = (
+    TrainingError,
+    ModelError,
+    FeatureError,
+    InputFileError,
+    PluginError,
+    DamagedOutputError,
+    OSError,
+)
 #: Variables in which launchers tell a process its rank, before MPI has begun.
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
@@ -61,11 +73,7 @@ class RankError(NamedTuple):
         """
         cause = plugin_error(error) or error
         message = str(cause) or type(cause).__name__
-        is_known = isinstance(
-            cause,
-            # A full disk, for example, is an OSError and no bug of this program.
-            TrainingError | ModelError | FeatureError | PluginError | DamagedOutputError | OSError,
-        )
+        is_known = isinstance(cause, _KNOWN_ERRORS)
         memory_reason = lack_of_memory(error)
         if memory_reason:
             is_known = True

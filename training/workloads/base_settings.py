@@ -54,6 +54,11 @@ class BaseSettings(BaseModel, ABC):
         """
         return self.model_dump(mode="json")
 
+    @property
+    def reads_from_server(self) -> bool:
+        """Whether the rows are on another host, so that ranks need the network."""
+        return False
+
     @abstractmethod
     def open(self) -> Workload:
         """Open the rows; this imports torch."""

@@ -10,6 +10,7 @@ from pydantic import field_validator
 from typing_extensions import override
 
 from features.dataset import FeatureDataset
+from hep_core.storage import is_remote
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_of
 from training.workloads.base_settings import BaseSettings, workload
@@ -42,6 +43,11 @@ class HepSettings(BaseSettings):
     @override
     def meaning(self) -> dict[str, Any]:
         return self.network.to_json()
+
+    @property
+    @override
+    def reads_from_server(self) -> bool:
+        return is_remote(FeatureDataset.load(self.folder).data)
 
     @override
     def open(self) -> Workload:

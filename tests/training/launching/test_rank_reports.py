@@ -19,6 +19,7 @@ from training_runs import make_spec
 
 from hep_core import plugins
 from hep_core.allocation import memory_limit
+from hep_core.input_errors import UnreachableFileError
 from training.errors import LaunchError, StalledError
 from training.launching import launcher, memory_use, mpirun, rank_reports
 from training.launching.memory_use import MemoryWatch
@@ -339,3 +340,10 @@ def test_the_error_of_a_plugin_on_a_rank_names_its_file_and_line(
     assert error.message == f"plugin {plugin}, line 2: KeyError: 'rate'"
     assert error.known
     assert "in step" in error.traceback
+
+
+def test_a_server_that_does_not_answer_is_no_bug() -> None:
+    error = RankError.from_exception(UnreachableFileError("s3://bucket/a: no answer"))
+
+    with pytest.raises(LaunchError, match="rank 1: s3://bucket/a: no answer"):
+        error.raise_again("training failed on rank 1")
