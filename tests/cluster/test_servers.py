@@ -222,7 +222,7 @@ def test_https_takes_a_password_and_a_private_certificate(
         )
         for where, env, message in (
             (address, {}, "certificate"),
-            (f"https://{server.name}/data", authority, "Put user name and password into the URL"),
+            (f"https://{server.name}/data", authority, "docs/own-files.md names the variables"),
         ):
             refused = HostRuns(hosts, tmp_path, samples=where, env=env)
             command.append(" ".join(refused.run("ingest", fails=True).split()))

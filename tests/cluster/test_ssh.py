@@ -105,7 +105,10 @@ KILLED = {"rank": ("rank_process", "python"), "daemon": ("prted", "prted")}
             r"a rank was lost \(.*(process rank 1 .* on node host2 exited on signal 9|peer process .* host2)",
         ),
         # On a busy machine mpirun may end without a word.
-        ("daemon", r"a rank was lost \(.*((daemon|peer process) .*host2|mpirun ended with 255)"),
+        (
+            "daemon",
+            r"a rank was lost \(.*((daemon|peer process) .*host2|mpirun itself ended with 255)",
+        ),
         ("host", r"a rank was lost \(.*host2 not responding"),
     ],
 )
