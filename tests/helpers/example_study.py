@@ -56,13 +56,13 @@ def example_plan(
 
 
 def example_check(
-    method: str, measured: float, simulated: float, *, step_seconds: float = 1e-3, workers: int = 2
+    method: str, measured: float, simulated: float, *, step_seconds: float = 1e-3
 ) -> TimeCheck:
-    """A check of the times of workers [s], whose repeats all took as long on a quiet machine."""
+    """A check of the times of two workers [s], whose repeats all took as long on a quiet machine."""
     return TimeCheck(
         method,
         step_seconds,
-        workers,
+        2,
         measured,
         simulated,
         spread=0.0,
