@@ -9,11 +9,10 @@ from hep_core.atomic_files import new_file
 from hep_studies.pages import render
 from hep_studies.plan import planned_runs
 from hep_studies.study_files import Study
-from hep_studies.study_output import check_publishable
 from hep_studies.study_result import PACKED_FILE, pack, read_study_result
 from hep_studies.study_runs import code_digest, measure_checks, subject_of_study
 from pipeline.run_folder import RunFolder
-from pipeline.runs.provenance import code_version, now
+from pipeline.runs.provenance import LOCAL_CHANGES, code_version, now
 from training.errors import StudyError
 
 
@@ -34,7 +33,11 @@ def check_again(run_folder: RunFolder, study_folder: Path) -> Path:
         LaunchError: The ranks do not start or fail.
     """
     version = code_version()
-    check_publishable([version])
+    if version.endswith(LOCAL_CHANGES):
+        raise StudyError(
+            f"compare --check {study_folder}: {version}: nobody can make these checks again. Commit "
+            f"the changes first."
+        )
     path = study_folder / PACKED_FILE
     result = read_study_result(path)
     if not result.is_simulated:

@@ -96,7 +96,9 @@ def test_code_that_no_commit_has_checks_nothing(
     publish_study(tmp_path / "example")
     monkeypatch.setattr(module, "code_version", lambda: "commit 2 with local changes")
 
-    with pytest.raises(StudyError, match="with local changes"):
+    with pytest.raises(
+        StudyError, match=r"compare --check .* with local changes: .* Commit the changes first"
+    ):
         check_again(run_folder, tmp_path / "example")
 
 
