@@ -17,46 +17,62 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from features.dataset import FeatureDataset
+    from features.settings import FeatureSettings
     from ingestion.file_info import FileInfo
-    from ingestion.settings import IngestSettings
+    from ingestion.settings import IngestSettings, SampleSettings
     from models.evaluation.data_comparison import DataEvents
     from models.prediction import Candidate
 
 
+def data_settings(ingest: IngestSettings) -> IngestSettings:
+    """Return how the files of `evaluate.data` are read: as `ingest` says, and each of them.
+
+    Tree and branches that samples state are those of the samples alone. Each event counts 1, so
+    there are no weights.
+    """
+    from ingestion.settings import OnBadFile
+
+    return ingest.model_copy(
+        update={
+            "pass_through": needed_branches(),
+            "weights": {},
+            # Without a file that cannot be read, the luminosity would be another.
+            "on_bad_file": OnBadFile.FAIL,
+        }
+    )
+
+
 def find_data_files(
-    config: Config,
-    settings: IngestSettings,
-    say: Callable[[str], None],
-    *,
-    needs_particles: bool,
-    known: Sequence[FileInfo] = (),
+    config: Config, say: Callable[[str], None], *, known: Sequence[FileInfo] = ()
 ) -> list[FileInfo]:
-    """Find and check the ROOT files of `evaluate.data`.
+    """Find and check the ROOT files of `evaluate.data`; the run reads these and no others.
 
     Args:
         config: The config.
-        settings: How the files are read.
-        say: Called with notes about the files.
-        needs_particles: Whether the features need the lists of particles.
+        say: Called with notes about the files, such as those that are left for another run.
         known: Files that were checked before; an unchanged one is not opened again.
 
     Raises:
         hep_core.input_errors.InputFileError: A file is missing or cannot be read.
     """
     from ingestion.files import find_input_files
-    from ingestion.settings import NO_WEIGHT, SampleSettings
 
-    sample = SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
     inventory = find_input_files(
-        [sample],
-        settings,
+        [_data_sample(config)],
+        data_settings(config.ingest),
         say,
-        # Without a file that cannot be read, the luminosity would be another.
         strict=True,
         known={info.path: info for info in known},
-        needs_particles=needs_particles,
+        needs_particles=config.features.particles,
     )
     return inventory.infos
+
+
+def _data_sample(config: Config) -> SampleSettings:
+    """Return the files of `evaluate.data` as a sample, whose class and name have no meaning."""
+    from ingestion.settings import NO_WEIGHT, SampleSettings
+
+    return SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
 
 
 def data_file_records(infos: Sequence[FileInfo]) -> list[dict[str, Any]]:
@@ -100,15 +116,13 @@ def scored_data(
     import numpy as np
 
     from ingestion.copies import event_keys
-    from ingestion.settings import IngestSettings
     from models.evaluation.data_comparison import DataEvents
     from pipeline.scoring import EventClassifier, read_blocks
 
     if not context.config.evaluate.data:
         return {}
-    reading = IngestSettings.model_validate({**dataset.reading, "pass_through": needed_branches()})
     selection = feature_settings(context.upstream["features"])
-    infos = _files_to_score(context, reading, needs_particles=selection.particles)
+    reading, infos = _files_to_score(context, selection)
     classifiers = {
         candidate.name: EventClassifier(
             candidate.name, candidate.model, dataset.classes, reading, selection
@@ -150,18 +164,29 @@ def scored_data(
 
 
 def _files_to_score(
-    context: Context, reading: IngestSettings, *, needs_particles: bool
-) -> list[FileInfo]:
-    """Return the files of `evaluate.data`, checked for the settings by which they are read.
+    context: Context, selection: FeatureSettings
+) -> tuple[IngestSettings, list[FileInfo]]:
+    """Return the files that `find_inputs` found, and the settings that they are checked for.
 
-    `find_inputs` has checked them for the settings of the config. If the features were made with
-    other settings (`reading`), they are checked again.
+    The samples may have been ingested, and their features made, with other settings than those of
+    the config now. The data are read like them, so the same files are then checked again.
     """
-    settings = context.config.ingest.model_copy(update={"pass_through": needed_branches()})
-    checked = context.inputs.details if reading == settings else []
-    return find_data_files(
-        context.config, reading, context.say, needs_particles=needs_particles, known=checked
-    )
+    from ingestion.files import inventory
+    from ingestion.settings import IngestSettings
+    from ingestion.sources import SourceFile
+
+    infos: list[FileInfo] = context.inputs.details
+    settings = data_settings(context.config.ingest)
+    ingested = IngestSettings.model_validate(context.upstream["ingest"].config.ingest)
+    # Which files are read is decided, so none is left out here.
+    reading = data_settings(ingested).model_copy(update={"until": None, "settle_seconds": 0.0})
+    unused = set(IngestSettings.SPEED_ONLY)
+    is_read_alike = reading.model_dump(exclude=unused) == settings.model_dump(exclude=unused)
+    if is_read_alike and selection.particles == context.config.features.particles:
+        return reading, infos
+    source = SourceFile(_data_sample(context.config), "", needs_particles=selection.particles)
+    sources = [source._replace(path=info.path) for info in infos]
+    return reading, inventory(sources, reading).infos
 
 
 def _count_copies(ingested: Version, keys: NDArray[np.uint64]) -> dict[str, int]:

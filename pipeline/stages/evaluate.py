@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 
-from features.functions import needed_branches, plugin_features
+from features.functions import plugin_features
 from hep_core.plugin_functions import code_module
 from models.errors import UndefinedMetricError
 from models.evaluation.own_figures import OWN_FIGURES
@@ -108,13 +108,7 @@ class Evaluate(Stage):
         earlier_infos = files_read(current)
         # What another code or setting found in a file says nothing about it now.
         is_read_alike = current is not None and self._is_read_alike(config, current)
-        infos = find_data_files(
-            config,
-            config.ingest.model_copy(update={"pass_through": needed_branches()}),
-            say,
-            needs_particles=config.features.particles,
-            known=earlier_infos if is_read_alike else [],
-        )
+        infos = find_data_files(config, say, known=earlier_infos if is_read_alike else [])
         # An unchanged file keeps its digest and revision, so that it is the same input as before.
         infos = carry_over_revisions(infos, earlier_infos)
         return StageInputs(identities(infos), infos, [info._asdict() for info in infos])

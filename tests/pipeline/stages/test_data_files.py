@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import SAMPLES, small_config
 from delphes_files import write_delphes
+from feature_datasets import write_dataset
 from night_files import FIRST, Night, events
 from published_by_hand import example_version, publish
 from rich.console import Console
 from stages_in_process import run_stages, without_spark
 
+from hep_core.input_errors import InputFileError
 from ingestion.file_info import FileInfo
 from ingestion.files import SourceFile
 from ingestion.inspection import inspect_file
+from models.evaluation.data_comparison import DataEvents
+from models.prediction import Candidate
 from pipeline.config import Config, load_config
 from pipeline.errors import MissingInputError
 from pipeline.planner import Planner
@@ -28,7 +35,7 @@ from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.version import Version
 from pipeline.stages.base import StageInputs
-from pipeline.stages.data_events import data_file_records
+from pipeline.stages.data_events import data_file_records, scored_data
 from pipeline.stages.evaluate import Evaluate
 
 ConfigWithData = Callable[..., Config]
@@ -188,3 +195,102 @@ def test_code_that_reads_data_counts_only_with_data(config_with_data: ConfigWith
 
     assert {"pipeline.scoring", "ingestion.reader"} <= with_data.keys()
     assert "pipeline.scoring" not in without_data
+
+
+def score_data(
+    config: Config, folder: Path, *, ingested: Mapping[str, Any] | None = None
+) -> tuple[DataEvents, list[str]]:
+    """Score the data of a config; returns their events, and what is printed.
+
+    Args:
+        config: The config.
+        folder: Gets the dataset and the versions of earlier stages.
+        ingested: The section `ingest` by which the samples were ingested; None for the config's.
+    """
+    network: Any = SimpleNamespace(
+        inputs=("hlf",), probabilities=lambda columns: np.full((len(columns["hlf"]), 3), 1 / 3)
+    )
+    recorded = config.model_dump(mode="json")
+    if ingested is not None:
+        recorded["ingest"] = dict(ingested)
+    said: list[str] = []
+    context: Any = SimpleNamespace(
+        config=config,
+        upstream={
+            stage: example_version(stage, folder / stage, config=recorded)
+            for stage in ("ingest", "features")
+        },
+        inputs=find_inputs(config),
+        say=said.append,
+    )
+    dataset = write_dataset(folder / "set", rows={"train": [4], "val": [5], "test": [6]})
+    # The settings by which `predict` would read: those of all samples.
+    dataset = dataset._replace(reading={"tree": config.samples[0].tree})
+    scored = scored_data(context, [Candidate("hlf", network)], dataset)
+    return scored["hlf"], said
+
+
+def with_ingest(config: Config, **changes: Any) -> Config:
+    return config.model_copy(update={"ingest": config.ingest.model_copy(update=changes)})
+
+
+def test_data_are_read_with_the_names_of_ingest(
+    tmp_path: Path, config_with_data: ConfigWithData
+) -> None:
+    """The tree of the samples is theirs alone, also if it is the same for all."""
+    path = write_delphes(tmp_path / "data.root", events(500, 8), tree="data")
+    config = with_ingest(config_with_data(path), tree="data")
+    samples = [sample.model_copy(update={"tree": "mc"}) for sample in config.samples]
+    config = config.model_copy(update={"samples": samples})
+
+    data, _ = score_data(config, tmp_path)
+
+    assert (data.num_files, data.num_entries) == (1, 8)
+
+
+def test_data_are_read_by_the_settings_that_read_the_samples(
+    tmp_path: Path, config_with_data: ConfigWithData
+) -> None:
+    """The stage `evaluate` alone uses the events of an earlier config."""
+    path = write_delphes(tmp_path / "data.root", events(500, 8))
+    config = config_with_data(path)
+    stricter = with_ingest(config, min_lepton_pt=36.0).ingest
+
+    all_leptons, _ = score_data(config, tmp_path / "now")
+    hard_leptons, _ = score_data(
+        config, tmp_path / "earlier", ingested=stricter.model_dump(mode="json")
+    )
+
+    # The leptons have 31, 32, 33, 35, 36 and 37 GeV.
+    assert len(all_leptons.hlf) == 6
+    assert len(hard_leptons.hlf) == 1
+    assert hard_leptons.num_entries == 8
+
+
+def test_files_that_are_left_for_another_run_are_not_scored(
+    tmp_path: Path, config_with_data: ConfigWithData
+) -> None:
+    write_delphes(tmp_path / "old.root", events(500, 8))
+    new = write_delphes(tmp_path / "new.root", events(600, 4))
+    os.utime(new, (2e9, 2e9))
+    config = with_ingest(
+        config_with_data(tmp_path / "*.root"), until=datetime(2030, 1, 1, tzinfo=UTC)
+    )
+
+    data, _ = score_data(config, tmp_path)
+    other_threshold = with_ingest(config, min_track_pt=0.6).ingest
+    read_otherwise, _ = score_data(
+        config, tmp_path / "otherwise", ingested=other_threshold.model_dump(mode="json")
+    )
+
+    assert (data.num_files, data.num_entries) == (1, 8)
+    assert (read_otherwise.num_files, read_otherwise.num_entries) == (1, 8)
+
+
+def test_no_bad_file_of_data_is_skipped(tmp_path: Path, config_with_data: ConfigWithData) -> None:
+    write_delphes(tmp_path / "good.root", events(500, 8))
+    (tmp_path / "bad.root").write_bytes(b"root" + bytes(200))
+    config = with_ingest(config_with_data(tmp_path / "*.root"), on_bad_file="skip")
+
+    with pytest.raises(InputFileError, match=r"bad\.root"):
+        find_inputs(config)
