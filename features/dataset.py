@@ -52,8 +52,8 @@ class FeatureDataset(NamedTuple):
     lies_in: str = ""
     """URL of the folder of the Parquet on object storage; empty for the dataset's own folder."""
     reading: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
-    """Settings by which its events were read, as for `ingestion.settings.IngestSettings`; empty if
-    unknown."""
+    """Settings by which its events were read, as for `ingestion.settings.IngestSettings`, and
+    whether the files have particles (`has_particles`); empty if unknown."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:

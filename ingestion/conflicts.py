@@ -6,7 +6,8 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Any
 from uuid import UUID, uuid5
 
 import xxhash
@@ -20,7 +21,7 @@ from ingestion.errors import (
     WrongBranchTypeError,
     list_messages,
 )
-from ingestion.file_info import BadFile, FileInfo, WaitingFile
+from ingestion.file_info import HAS_PARTICLES, BadFile, FileInfo, WaitingFile
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, IngestSettings
 
@@ -106,6 +107,33 @@ def check_conflicts(infos: Sequence[FileInfo]) -> None:
                 f"{first.pass_through}; the branches of ingest.pass_through must have one type. "
                 f"Take one out of it, or convert the files."
             )
+
+
+def check_particles_of_training(infos: Sequence[FileInfo], reading: Mapping[str, Any]) -> None:
+    """Refuse files without particles for a training on files with particles, and the reverse.
+
+    Isolations, and the leptons that pass their cut, would be others than those of the training.
+
+    Args:
+        infos: Files of other events, such as data.
+        reading: How the events of the training were read. Earlier releases do not say whether
+            their files have particles; then nothing is refused.
+
+    Raises:
+        ConflictingFilesError: There is such a file.
+    """
+    has_particles = reading.get(HAS_PARTICLES)
+    for info in infos:
+        if has_particles is None or not info.entries or info.lacks_particles != has_particles:
+            continue
+        if info.lacks_particles:
+            difference = "has no tracks, photons and neutral hadrons, those of the training have"
+        else:
+            difference = "has tracks, photons and neutral hadrons, those of the training have none"
+        raise ConflictingFilesError(
+            f"{info.location} {difference}: the isolations of its leptons would mean something "
+            f"else. Give files of the kind of the training, or train on such files."
+        )
 
 
 def _check_unique(infos: Sequence[FileInfo]) -> None:

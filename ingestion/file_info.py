@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from ingestion.expressions import LabelBy, sample_labels
 from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS
+
+#: The key that says, beside the settings of a reading, whether the files that were read have
+#: particles. Earlier releases did not write it.
+HAS_PARTICLES: Final = "has_particles"
 
 
 class FileInfo(NamedTuple):
@@ -101,6 +105,14 @@ class WaitingFile(NamedTuple):
     sample: str
     path: str
     reason: str
+
+
+def have_particles(infos: Iterable[FileInfo]) -> bool | None:
+    """Whether files that were checked together have particles; None if they have no entries."""
+    for info in infos:
+        if info.entries:
+            return not info.lacks_particles
+    return None
 
 
 #: The result of an earlier check.

@@ -20,7 +20,8 @@ from features.matrices import model_inputs, particle_matrices, particles_from_co
 from features.schema import stated_settings
 from features.settings import FeatureSettings
 from hep_core.plugins import load
-from ingestion.file_info import FileInfo
+from ingestion.conflicts import check_particles_of_training
+from ingestion.file_info import HAS_PARTICLES, FileInfo
 from ingestion.files import find_input_files
 from ingestion.reader import RawEvents, read_events
 from ingestion.schema import COLLECTIONS
@@ -62,6 +63,8 @@ class EventClassifier(NamedTuple):
     """Which events are selected, and how their features are computed."""
     dataset: Path | None = None
     """The features of its training; None if they are unknown or gone."""
+    has_particles: bool | None = None
+    """Whether the files of its training have particles; None if an earlier release made it."""
 
     @classmethod
     def from_model(cls, found: FoundModel) -> EventClassifier:
@@ -76,13 +79,16 @@ class EventClassifier(NamedTuple):
                 f"{name} does not say how the events of its training were read: an earlier release "
                 f"made its features. Make features and train again."
             )
+        settings = dict(found.reading)
+        has_particles = settings.pop(HAS_PARTICLES, None)
         return cls(
             name,
             found.candidate.model,
             found.classes,
-            IngestSettings(**found.reading),
+            IngestSettings(**settings),
             FeatureSettings(**found.definitions),
             found.dataset,
+            has_particles,
         )
 
     def scores(self, events: Any) -> NDArray[np.float32]:
@@ -174,7 +180,8 @@ class EventClassifier(NamedTuple):
             The settings by which they are read, and the files.
 
         Raises:
-            hep_core.input_errors.InputFileError: A file is missing or cannot be read.
+            hep_core.input_errors.InputFileError: A file is missing or cannot be read, or it has
+                particles and the files of the training have none, or the reverse.
         """
         pass_through = list(dict.fromkeys([*keep, *needed_branches()]))
         settings = IngestSettings.model_validate(
@@ -189,6 +196,7 @@ class EventClassifier(NamedTuple):
             needs_particles=self.selection.particles,
             needs_weights=False,
         )
+        check_particles_of_training(inventory.infos, {HAS_PARTICLES: self.has_particles})
         return settings, inventory.infos
 
     def columns(self, raw: RawEvents, scored: ScoredEntries) -> dict[str, NDArray[Any]]:

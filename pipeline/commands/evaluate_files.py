@@ -25,6 +25,7 @@ from pipeline.runs.seen_events import count_seen
 from pipeline.runs.trained_models import (
     FoundModel,
     check_definitions,
+    check_particles,
     check_unseen_events,
     trained_models,
 )
@@ -77,8 +78,9 @@ def evaluate_files(
         # The folder gets its name only once all is written.
         with new_folder(folder) as unfinished:
             if inputs or dataset is None:
-                events, train = new_events(run_folder, inputs, unfinished), []
+                events, train = new_events(run_folder, inputs, unfinished, found_models), []
             else:
+                check_particles(found_models, dataset.reading)
                 rates, files = _rates_of_split(run_folder)
                 events = EvaluatedEvents("test split", dataset.files("test"), rates, files)
                 # The train split is for the comparison of training and test scores.

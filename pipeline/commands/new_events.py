@@ -11,6 +11,7 @@ from features.kernel_pass import EventsFile
 from features.spark_job import track_hint
 from features.unsplit_job import Unsplit, make_unsplit
 from hep_core.paths import expand_path
+from ingestion.conflicts import check_particles_of_training
 from ingestion.copies import UInt64s
 from ingestion.range_output import keys_folder
 from ingestion.settings import SampleSettings
@@ -24,6 +25,7 @@ from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder
 from pipeline.runs.counters import FeaturesCounters, IngestCounters
 from pipeline.runs.seen_events import NO_KEYS, distinct_keys
+from pipeline.runs.trained_models import FoundModel
 from pipeline.stages.base import Context
 from pipeline.stages.evaluation_task import rates_of_cutflow
 from pipeline.stages.features import generated_samples
@@ -48,18 +50,34 @@ class EvaluatedEvents(NamedTuple):
     """Keys of new events, by which copies are known."""
 
 
-def new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> EvaluatedEvents:
+def new_events(
+    run_folder: RunFolder,
+    inputs: Sequence[str],
+    folder: Path,
+    models: Sequence[FoundModel] = (),
+) -> EvaluatedEvents:
     """Ingest new files into a folder, and compute features with the settings of the config.
 
     It runs the stage `ingest` outside the run folder's versions, then all features without a split.
     Spark is stopped afterwards.
 
+    Args:
+        run_folder: The run folder.
+        inputs: The files, each with its sample or class.
+        folder: Gets events and features.
+        models: The models that will score the events.
+
     Raises:
+        ConflictingFilesError: A file has particles and those of a training have none, or the
+            reverse.
         FeatureError: No event passes the selection.
     """
     config = run_folder.config
     samples = _samples(inputs, config)
     new_config = config.model_copy(update={"samples": samples})
+    stage_inputs = Ingest().find_inputs(new_config, None, run_folder.console)
+    for model in models:
+        check_particles_of_training(stage_inputs.details.infos, model.reading)
     # The stage sees no earlier version, so it reads all files and reuses nothing.
     context = Context(
         config=new_config,
@@ -67,7 +85,7 @@ def new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> Ev
         current=None,
         missing=frozenset(),
         taken_over_parts=frozenset(),
-        inputs=Ingest().find_inputs(new_config, None, run_folder.console),
+        inputs=stage_inputs,
         out_dir=folder,
         data_dir=folder.absolute(),
         spark=run_folder.spark,

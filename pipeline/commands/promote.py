@@ -43,6 +43,7 @@ from pipeline.runs.trained_models import (
     FoundModel,
     check_classes,
     check_definitions,
+    check_particles,
     check_unseen_events,
     read_trained,
 )
@@ -318,6 +319,7 @@ def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
     model = read_trained(name, folder)
     check_classes(model, dataset.classes)
     check_definitions([model], dataset.definitions)
+    check_particles([model], dataset.reading)
     return model
 
 

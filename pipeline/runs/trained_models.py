@@ -11,6 +11,7 @@ from features.dataset import FeatureDataset
 from features.schema import identities
 from features.settings import FeatureSettings
 from ingestion.copies import UInt64s
+from ingestion.file_info import HAS_PARTICLES
 from models.errors import ModelError
 from models.prediction import Candidate
 from pipeline.runs.counters import TrainCounters
@@ -85,6 +86,29 @@ def check_definitions(models: Sequence[FoundModel], definitions: Mapping[str, An
     for model in models:
         model_definitions = {**defaults, **model.definitions}
         check_same_settings(model.candidate.name, model_definitions, event_definitions)
+
+
+def check_particles(models: Sequence[FoundModel], reading: Mapping[str, Any]) -> None:
+    """Refuse models of files with particles for events of files without them, and the reverse.
+
+    Args:
+        models: Models, each with how the events of its training were read.
+        reading: How the events were read. What an earlier release made does not say whether its
+            files have particles, and fits all.
+
+    Raises:
+        ModelError: There is such a model.
+    """
+    has_particles = reading.get(HAS_PARTICLES)
+    for model in models:
+        trained_with = model.reading.get(HAS_PARTICLES, has_particles)
+        if has_particles is not None and trained_with != has_particles:
+            verb, other_verb = ("have", "lack") if trained_with else ("lack", "have")
+            raise ModelError(
+                f"{model.candidate.name} was trained on files that {verb} tracks, photons and "
+                f"neutral hadrons; those of these events {other_verb} them, so that isolations of "
+                f"leptons mean something else. Use files of one kind, or train again."
+            )
 
 
 def check_same_settings(

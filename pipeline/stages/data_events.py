@@ -111,10 +111,13 @@ def scored_data(
         no files.
 
     Raises:
+        ConflictingFilesError: A file has particles and those of the training have none, or the
+            reverse.
         MissingInputError: No event passes the selection.
     """
     import numpy as np
 
+    from ingestion.conflicts import check_particles_of_training
     from ingestion.copies import event_keys
     from models.evaluation.data_comparison import DataEvents
     from pipeline.scoring import EventClassifier, read_blocks
@@ -123,6 +126,7 @@ def scored_data(
         return {}
     selection = feature_settings(context.upstream["features"])
     reading, infos = _files_to_score(context, selection)
+    check_particles_of_training(infos, dataset.reading)
     classifiers = {
         candidate.name: EventClassifier(
             candidate.name, candidate.model, dataset.classes, reading, selection

@@ -31,6 +31,7 @@ from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
 from pipeline.stages.base import Check, Context, Result, Stage
 from pipeline.stages.cutflow_files import write_cutflow
+from pipeline.stages.input_files import files_read
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -197,15 +198,21 @@ def _reading(context: Context) -> dict[str, Any]:
 
     The command `predict` reads further files by them. If all samples name the same tree and
     branches, these are among them. Settings about speed, waiting, bad files, weights, copies and
-    pass-through columns are left out.
+    pass-through columns are left out. Beside them stands whether the files have particles.
     """
+    from ingestion.file_info import HAS_PARTICLES, have_particles
+
     config = context.upstream["ingest"].config
     settings = IngestSettings.model_validate(config.ingest)
     layouts = [(sample["tree"], sample["branch_map"]) for sample in config.samples]
     if all(layout == layouts[0] for layout in layouts):
         settings = settings.for_sample(*layouts[0])
     unused = {*IngestSettings.SPEED_ONLY, "pass_through", "weights", "on_duplicate"}
-    return settings.model_dump(mode="json", exclude=unused)
+    reading = settings.model_dump(mode="json", exclude=unused)
+    has_particles = have_particles(files_read(context.upstream["ingest"]))
+    if has_particles is not None:
+        reading[HAS_PARTICLES] = has_particles
+    return reading
 
 
 def generated_samples(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import awkward as ak
 import numpy as np
@@ -17,7 +17,7 @@ from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.file_info import FileInfo
 from ingestion.files import SourceFile, inventory
 from ingestion.reader import RawEvents, read_events
-from ingestion.schema import COLLECTIONS, SCALARS
+from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, SCALARS
 from ingestion.selection import Selection, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 
@@ -63,6 +63,12 @@ def write_delphes(
             for start, stop in pairwise(edges):
                 writable.extend({name: values[start:stop] for name, values in branches.items()})
     return path
+
+
+#: The branches of the particles: tracks, photons and neutral hadrons.
+PARTICLE_BRANCHES: Final = tuple(
+    field.branch for name in PARTICLE_COLLECTIONS for field in COLLECTIONS[name].values()
+)
 
 
 def damage(path: Path, branch: str = "EFlowTrack.PT", *, tree: str = "Delphes") -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from delphes_files import write_delphes
+from delphes_files import PARTICLE_BRANCHES, write_delphes
 from event_rows import distinct, event_row, lepton, track
 from feature_datasets import write_dataset
 from minimal_configs import MINIMAL
@@ -17,14 +17,17 @@ from rich.console import Console
 from stages_in_process import without_spark
 from trained_nights import TrainedNights
 
+from ingestion.errors import ConflictingFilesError
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.rates import Rates
+from models.prediction import Candidate
 from pipeline.commands.evaluate_files import _reference, evaluate_files
 from pipeline.commands.new_events import EvaluatedEvents, _notes_about_rates, _samples, new_events
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
+from pipeline.runs.trained_models import FoundModel
 
 
 def run_folder_with_output(folder: Path, **settings: Any) -> tuple[RunFolder, StringIO]:
@@ -49,6 +52,18 @@ def test_leptons_that_lack_their_tracks_are_noted(
 
     note = "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr"
     assert note in output.getvalue()
+
+
+def test_new_events_without_particles_are_refused_for_models_of_files_with_them(
+    tmp_path: Path,
+) -> None:
+    path = write_delphes(tmp_path / "new.root", [event_row()], without=PARTICLE_BRANCHES)
+    run_folder, _ = run_folder_with_output(tmp_path, features={"particles": False})
+    network: Any = None
+    model = FoundModel(Candidate("hlf", network), [], {}, None, {"has_particles": True})
+
+    with pytest.raises(ConflictingFilesError, match=r"new\.root has no tracks"):
+        new_events(run_folder, [f"QCD={path}"], tmp_path, [model])
 
 
 class Evaluation(NamedTuple):

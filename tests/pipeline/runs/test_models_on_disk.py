@@ -27,6 +27,7 @@ from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.trained_models import (
     FoundModel,
     check_definitions,
+    check_particles,
     check_unseen_events,
     trained_models,
 )
@@ -215,6 +216,22 @@ def test_other_features_are_refused_with_the_settings_that_differ(version: Path)
         check_definitions(models, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100})
     assert "isolation_cone 0.3 instead of 0.4, max_tracks 450 instead of 100" in str(caught.value)
     assert "min_jet_pt" not in str(caught.value)
+
+
+def test_models_of_files_without_particles_are_refused_for_events_with_them(
+    version: Path,
+) -> None:
+    model = find_model(version / "hlf")
+    with_particles, without_particles = (
+        model._replace(reading={"has_particles": has_particles}) for has_particles in (True, False)
+    )
+
+    check_particles([model, with_particles], {"has_particles": True})
+    check_particles([with_particles, without_particles], {})
+    with pytest.raises(ModelError, match="hlf was trained on files that lack tracks"):
+        check_particles([without_particles], {"has_particles": True})
+    with pytest.raises(ModelError, match="hlf was trained on files that have tracks"):
+        check_particles([with_particles], {"has_particles": False})
 
 
 @pytest.mark.parametrize(("split", "count"), [("train", 11), ("val", 4)])

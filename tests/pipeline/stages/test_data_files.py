@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import SAMPLES, small_config
-from delphes_files import write_delphes
+from delphes_files import PARTICLE_BRANCHES, write_delphes
 from feature_datasets import write_dataset
 from night_files import FIRST, Night, events
 from published_by_hand import example_version, publish
@@ -21,6 +21,7 @@ from rich.console import Console
 from stages_in_process import run_stages, without_spark
 
 from hep_core.input_errors import InputFileError
+from ingestion.errors import ConflictingFilesError
 from ingestion.file_info import FileInfo
 from ingestion.files import SourceFile
 from ingestion.inspection import inspect_file
@@ -198,7 +199,11 @@ def test_code_that_reads_data_counts_only_with_data(config_with_data: ConfigWith
 
 
 def score_data(
-    config: Config, folder: Path, *, ingested: Mapping[str, Any] | None = None
+    config: Config,
+    folder: Path,
+    *,
+    ingested: Mapping[str, Any] | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> tuple[DataEvents, list[str]]:
     """Score the data of a config; returns their events, and what is printed.
 
@@ -206,6 +211,7 @@ def score_data(
         config: The config.
         folder: Gets the dataset and the versions of earlier stages.
         ingested: The section `ingest` by which the samples were ingested; None for the config's.
+        reading: What the dataset states about it; None for the tree of the samples.
     """
     network: Any = SimpleNamespace(
         inputs=("hlf",), probabilities=lambda columns: np.full((len(columns["hlf"]), 3), 1 / 3)
@@ -224,8 +230,8 @@ def score_data(
         say=said.append,
     )
     dataset = write_dataset(folder / "set", rows={"train": [4], "val": [5], "test": [6]})
-    # The settings by which `predict` would read: those of all samples.
-    dataset = dataset._replace(reading={"tree": config.samples[0].tree})
+    # By the settings that a dataset states, `predict` would read.
+    dataset = dataset._replace(reading=reading or {"tree": config.samples[0].tree})
     scored = scored_data(context, [Candidate("hlf", network)], dataset)
     return scored["hlf"], said
 
@@ -285,6 +291,21 @@ def test_files_that_are_left_for_another_run_are_not_scored(
 
     assert (data.num_files, data.num_entries) == (1, 8)
     assert (read_otherwise.num_files, read_otherwise.num_entries) == (1, 8)
+
+
+def test_data_without_particles_are_refused_beside_simulation_with_them(
+    tmp_path: Path, config_with_data: ConfigWithData
+) -> None:
+    path = write_delphes(tmp_path / "data.root", events(500, 8), without=PARTICLE_BRANCHES)
+    config = config_with_data(path)
+    selection = config.features.model_copy(update={"particles": False})
+    config = config.model_copy(update={"features": selection})
+
+    data, _ = score_data(config, tmp_path / "alike", reading={"has_particles": False})
+
+    assert len(data.hlf) == 6
+    with pytest.raises(ConflictingFilesError, match=r"data\.root has no tracks"):
+        score_data(config, tmp_path / "other", reading={"has_particles": True})
 
 
 def test_no_bad_file_of_data_is_skipped(tmp_path: Path, config_with_data: ConfigWithData) -> None:
