@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -212,6 +212,17 @@ NUM_PARTICLE_FEATURES: Final = len(PARTICLE)
 CAPS: Final = {"max_tracks": 450, "max_photons": 150, "max_neutral_hadrons": 200}
 #: The lepton and the capped candidates, unless these settings differ: 801 rows.
 MAX_PARTICLES: Final = 1 + sum(CAPS.values())
+
+
+def max_particles(definitions: Mapping[str, Any]) -> int:
+    """Most particles of an event: the lepton, and the caps that the settings of features state.
+
+    Examples:
+        >>> max_particles({}), max_particles({"max_tracks": 1000, "max_photons": 0})
+        (801, 1201)
+    """
+    caps = [int(definitions.get(name, default)) for name, default in CAPS.items()]
+    return 1 + sum(caps)
 
 
 #: Numbers of a particle that the features Parquet holds, with their types; the 19 features follow

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from features.columns import CAPS, PARTICLE_FEATURE_NAMES, hlf_names
+from features.columns import PARTICLE_FEATURE_NAMES, hlf_names, max_particles
 from features.errors import DatasetError
 from hep_core.storage import as_path
 
@@ -119,8 +119,7 @@ class FeatureDataset(NamedTuple):
     @property
     def max_particles(self) -> int:
         """Rows of a particle matrix: the lepton, and the caps on the particle list."""
-        caps = [int(self.definitions.get(name, default)) for name, default in CAPS.items()]
-        return 1 + sum(caps)
+        return max_particles(self.definitions)
 
     @property
     def data(self) -> Path:

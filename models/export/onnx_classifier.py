@@ -119,15 +119,16 @@ class OneEventClassifier:
         if "particles" in names:
             names.append("num_particles")
         arrays = input_arrays(columns, names)
-        if "particles" in arrays:
-            num_rows = self._shapes["particles"][1]
-            num_particles = arrays.pop("num_particles")
-            arrays["particles"] = _fit_rows(arrays["particles"], num_particles, num_rows)
         num_events = len(arrays[self.inputs[0]])
         probabilities = np.empty((num_events, self._num_classes), np.float32)
         for event in range(num_events):
             # The index in a list keeps the axis of the batch, of length 1.
             feeds = {name: values[[event]] for name, values in arrays.items()}
+            if "particles" in feeds:
+                # One event at a time, since a file may have very many rows.
+                num_rows = self._shapes["particles"][1]
+                num_particles = feeds.pop("num_particles")
+                feeds["particles"] = _fit_rows(feeds["particles"], num_particles, num_rows)
             probabilities[event] = self._session.run([OUTPUT], feeds)[0][0]
         return probabilities
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.onnx.utils import register_custom_op_symbolic
 
-from features.columns import INPUT_COLUMNS, NUM_PARTICLE_FEATURES, hlf_names
+from features.columns import INPUT_COLUMNS, NUM_PARTICLE_FEATURES, hlf_names, max_particles
 from models.export.one_event_network import OneEventNetwork
 from models.export.onnx_classifier import FORMAT_VERSION, OUTPUT, seal_onnx
 from models.inputs import inputs_json
@@ -75,7 +75,7 @@ def export_onnx(
         ProbabilityNetwork(single_precision(model)),
         {name: examples[name] for name in model.inputs},
         axes,
-        metadata(spec, model.inputs, provenance),
+        metadata(spec, {name: INPUT_COLUMNS[name].shape for name in model.inputs}, provenance),
         path,
     )
 
@@ -85,12 +85,16 @@ def export_one_event(
 ) -> None:
     """Write an ONNX file for one event a call atomically, with fixed shapes and few operators.
 
-    Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), if the network takes them. The rows
-    behind the last particle are 0. The output `probability` is (1, num_classes).
+    Inputs are `hlf` (1, NUM_HLF) and `particles` (1, num_rows, 19), if the network takes them. The
+    caps on the particles of its training give `num_rows`. The rows behind the last particle are 0.
+    The output `probability` is (1, num_classes).
     """
     network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
-    examples = {name: torch.zeros(1, *INPUT_COLUMNS[name].shape) for name in network.inputs}
-    write_onnx(network, examples, {}, metadata(spec, network.inputs, provenance), path)
+    shapes = {name: INPUT_COLUMNS[name].shape for name in network.inputs}
+    if "particles" in shapes:
+        shapes["particles"] = (max_particles(spec.definitions), NUM_PARTICLE_FEATURES)
+    examples = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
+    write_onnx(network, examples, {}, metadata(spec, shapes, provenance), path)
 
 
 # ONNX has the operator asinh, but torch's older exporter does not know it.
@@ -144,15 +148,21 @@ def write_onnx(
         temporary.unlink(missing_ok=True)
 
 
-def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:
+def metadata(
+    spec: ModelSpec, shapes: Mapping[str, Sequence[int]], provenance: Provenance
+) -> dict[str, str]:
     """Collect the metadata of an exported file as texts; lists and dictionaries are JSON.
 
-    `inputs` are the names of the file's inputs, which may be fewer than those of the network.
+    `shapes` are those of one event in the file's inputs, which may be fewer than those of the
+    network, by name.
     """
+    inputs = inputs_json(list(shapes))
+    for name, shape in shapes.items():
+        inputs[name]["shape"] = list(shape)
     # `described` also has inputs; those of the file replace them.
     document = {
         **spec.described(),
-        "inputs": inputs_json(inputs),
+        "inputs": inputs,
         "code": provenance.code,
         "digests": provenance.digests,
         "working_points": provenance.working_points,

@@ -20,13 +20,24 @@ _MOST_PARTICLES: Final = 64 * MAX_PARTICLES
 Columns = Mapping[str, NDArray[Any]]
 
 
+def counts_to_compare(max_particles: int = MAX_PARTICLES) -> tuple[int, ...]:
+    """Numbers of particles at which to compare: some small ones, and the most that there may be.
+
+    Examples:
+        >>> counts_to_compare(20)
+        (0, 1, 2, 20)
+    """
+    small_counts = [count for count in (0, 1, 2, 50) if count < max_particles]
+    return (*small_counts, max_particles)
+
+
 def largest_difference(
     model: Classifier,
     exported: Predictor,
     columns: Columns,
     *,
     batch_sizes: Sequence[int] = (1, 2, 7, 64, 512),
-    particle_counts: Sequence[int] = (0, 1, 2, 50, MAX_PARTICLES),
+    particle_counts: Sequence[int] = counts_to_compare(),
 ) -> float:
     """Compute the largest absolute difference of a probability between a network and its export.
 

@@ -144,7 +144,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     from models.export.latency import measure_latency, measure_throughput
     from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
     from models.export.onnx_export import export_one_event, export_onnx
-    from models.export.parity import PARITY_TOLERANCE, largest_difference
+    from models.export.parity import PARITY_TOLERANCE, counts_to_compare, largest_difference
     from models.export.triton import triton_config
     from models.saved_model import load_model
 
@@ -157,12 +157,19 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     columns = _first_events(dataset, "test", model.inputs, _NUM_EVENTS)
     export_onnx(model, spec, folder / "model.onnx", provenance)
     exported = OnnxClassifier.load(folder / "model.onnx")
-    differences = {"model.onnx": largest_difference(model, exported, columns)}
+    particle_counts = counts_to_compare(dataset.max_particles)
+    differences = {
+        "model.onnx": largest_difference(model, exported, columns, particle_counts=particle_counts)
+    }
     if model.standard_form() is not None:
         export_one_event(model, spec, folder / "one_event.onnx", provenance)
         one_event = OneEventClassifier(folder / "one_event.onnx")
         differences["one_event.onnx"] = largest_difference(
-            model, one_event, columns, batch_sizes=(_NUM_EVENTS,)
+            model,
+            one_event,
+            columns,
+            batch_sizes=(1, _NUM_EVENTS),
+            particle_counts=particle_counts,
         )
     firmware = _export_firmware(context, model, dataset, folder)
     triton = triton_config(spec.settings, spec.classes)

@@ -8,11 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import onnx
+import pytest
+import torch
+from feature_datasets import write_dataset
+from networks import small_network, small_spec
 from published_by_hand import example_version
 
 from models.export.onnx_export import Provenance
+from models.saved_model import save_model
 from pipeline.runs.version import Version
-from pipeline.stages.export import _provenance
+from pipeline.stages.export import _export, _provenance
 
 POINTS = {
     "signal": "ttbar",
@@ -80,3 +86,43 @@ def test_thresholds_are_those_of_the_evaluation_if_there_is_one(tmp_path: Path) 
     assert provenance(tmp_path).working_points is None
     assert provenance(tmp_path, evaluate=evaluated).working_points == POINTS
     assert provenance(tmp_path, "particles", evaluate=evaluated).working_points is None
+
+
+@pytest.mark.parametrize(
+    ("caps", "longest", "rows"),
+    [
+        ({"max_tracks": 1000}, 900, 1351),
+        ({"max_tracks": 20, "max_photons": 5, "max_neutral_hadrons": 0}, 26, 26),
+    ],
+    ids=["raised", "lowered"],
+)
+def test_networks_of_other_caps_are_exported(
+    tmp_path: Path, caps: dict[str, int], longest: int, rows: int
+) -> None:
+    rows_of_splits = {"train": [4], "val": [4], "test": [40]}
+    dataset = write_dataset(tmp_path / "set", rows=rows_of_splits, max_particles=longest)
+    description = json.loads((dataset.folder / "dataset.json").read_text())
+    (dataset.folder / "dataset.json").write_text(json.dumps(description | {"definitions": caps}))
+    spec = small_spec("particles")._replace(definitions=caps)
+    (tmp_path / "train" / "particles").mkdir(parents=True)
+    network = small_network(spec, dtype=torch.float32)
+    save_model(network, spec, tmp_path / "train" / "particles" / "model")
+    (tmp_path / "out").mkdir()
+    context: Any = SimpleNamespace(
+        upstream={
+            "train": version_with_files(tmp_path / "train"),
+            "features": version_with_files(dataset.folder),
+        },
+        config=SimpleNamespace(export=SimpleNamespace(hls4ml=False)),
+        out_dir=tmp_path / "out",
+    )
+
+    measured = _export(context, "particles")
+
+    for form in measured["forms"].values():
+        assert form["largest_difference"] <= measured["tolerance"]
+    one_event = onnx.load(tmp_path / "out" / "particles" / "one_event.onnx")
+    (particles,) = one_event.graph.input
+    assert [dim.dim_value for dim in particles.type.tensor_type.shape.dim] == [1, rows, 19]
+    properties = {entry.key: entry.value for entry in one_event.metadata_props}
+    assert json.loads(properties["inputs"])["particles"]["shape"] == [rows, 19]
