@@ -48,6 +48,13 @@ def _has_cross_section(sample: SampleSettings) -> bool:
     return sample.cross_section_pb is not None or bool(simulated_processes(sample))
 
 
+def _has_rates(config: Any) -> bool:
+    """Return whether the samples of a config have rates, or numbers of events at a luminosity."""
+    return all(map(_has_cross_section, config.samples))
+
+
+#: What `_has_rates` needs, in words.
+_ALL_CROSS_SECTIONS: Final = "cross_section_pb of all samples"
 #: Each row holds keys of the config, the setting that they need in words, and whether a config has
 #: it. A key that is set without its need would have no effect.
 _NEEDS_BY_KEYS: Final = (
@@ -57,9 +64,9 @@ _NEEDS_BY_KEYS: Final = (
         lambda config: config.features.particles,
     ),
     (
-        "features.integrated_luminosity",
-        "samples with cross_section_pb",
-        lambda config: any(map(_has_cross_section, config.samples)),
+        "features.integrated_luminosity evaluate.luminosity evaluate.fractions",
+        _ALL_CROSS_SECTIONS,
+        _has_rates,
     ),
     (
         "features.btag_mask",
@@ -72,9 +79,14 @@ _NEEDS_BY_KEYS: Final = (
         lambda config: config.ingest.on_bad_file == "skip",
     ),
     (
-        "evaluate.luminosity",
-        "cross_section_pb of all samples",
-        lambda config: all(map(_has_cross_section, config.samples)),
+        "evaluate.blind_above evaluate.unblind",
+        "evaluate.data",
+        lambda config: config.evaluate.data,
+    ),
+    (
+        "evaluate.blind_above",
+        "evaluate.unblind: false",
+        lambda config: not config.evaluate.unblind,
     ),
     (
         "evaluate.systematics.jet_scale evaluate.systematics.met_scale",
@@ -101,7 +113,6 @@ _NEEDS: Final = [
     Needs(key, needed, is_met) for keys, needed, is_met in _NEEDS_BY_KEYS for key in keys.split()
 ]
 _NEEDS_OF_SAMPLE: Final = (
-    Needs("cross_section_error_pb", "cross_section_pb", _has_cross_section),
     Needs("sum_of_weights", "cross_section_pb", lambda sample: sample.cross_section_pb is not None),
 )
 
@@ -122,8 +133,11 @@ def check_consistency(config: Any) -> None:
         *_contradictions_of_trainings(config),
         *_without_effect(config, _NEEDS),
     ]
+    has_rates = _has_rates(config)
+    # Only rates have errors of cross-sections.
+    error_needs = Needs("cross_section_error_pb", _ALL_CROSS_SECTIONS, lambda _: has_rates)
     for sample in config.samples:
-        idle_keys = _without_effect(sample, _NEEDS_OF_SAMPLE)
+        idle_keys = _without_effect(sample, [*_NEEDS_OF_SAMPLE, error_needs])
         reasons += [f"sample '{sample.name}': {reason}" for reason in idle_keys]
     if reasons:
         # The dictionary drops repeated lines and keeps their order.
@@ -278,7 +292,7 @@ def _contradictions_of_sections(config: Any) -> Iterator[str]:
             "false"
         )
     has_luminosity = "integrated_luminosity" in config.features.model_fields_set
-    if config.evaluate.data and not has_luminosity and all(map(_has_cross_section, config.samples)):
+    if config.evaluate.data and not has_luminosity and _has_rates(config):
         yield (
             "evaluate.data: the simulation needs the luminosity of the data, since all samples "
             "have cross_section_pb; set features.integrated_luminosity [1/pb]"

@@ -17,7 +17,12 @@ from pipeline.runs.code_meaning import ROOT
 SAMPLES: list[dict[str, Any]] = MINIMAL["samples"]
 SHIFTED: dict[str, Any] = {"systematics": {"jet_scale": 0.02}}
 DECORRELATE: dict[str, Any] = {"from": ["lepton_pt"], "strength": 10, "classes": ["QCD"]}
-WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
+ERROR = {"cross_section_error_pb": 0.1}
+WITH_ERRORS = [sample | ERROR for sample in SAMPLES]
+NORMALISED = [sample | {"cross_section_pb": 2.0} for sample in SAMPLES]
+#: The first class has no cross-section, so that there are no rates.
+WITHOUT_RATES = [SAMPLES[0], *NORMALISED[1:]]
+DATA: dict[str, Any] = {"data": ["d.root"]}
 
 
 @pytest.mark.parametrize(
@@ -79,6 +84,41 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
             "evaluate.systematics.jet_scale",
             {"evaluate": SHIFTED},
         ),
+        (
+            {"evaluate": {"blind_above": 0.3}},
+            "evaluate.blind_above",
+            {"evaluate": DATA | {"blind_above": 0.3}},
+        ),
+        (
+            {"evaluate": {"unblind": True}},
+            "evaluate.unblind",
+            {"evaluate": DATA | {"unblind": True}},
+        ),
+        (
+            {"evaluate": DATA | {"blind_above": 0.3, "unblind": True}},
+            "evaluate.blind_above",
+            {"evaluate": DATA | {"blind_above": 0.3}},
+        ),
+        (
+            {"samples": WITHOUT_RATES, "evaluate": {"fractions": "equal"}},
+            "evaluate.fractions",
+            {"samples": NORMALISED},
+        ),
+        (
+            {"samples": WITHOUT_RATES, "evaluate": {"luminosity": 1e34}},
+            "evaluate.luminosity",
+            {"samples": NORMALISED},
+        ),
+        (
+            {"samples": WITHOUT_RATES, "features": {"integrated_luminosity": 10}},
+            "features.integrated_luminosity",
+            {"samples": NORMALISED},
+        ),
+        (
+            {"samples": [WITHOUT_RATES[0], WITHOUT_RATES[1], NORMALISED[2] | ERROR]},
+            "sample 'wjets': cross_section_error_pb",
+            {"samples": [*NORMALISED[:2], NORMALISED[2] | ERROR]},
+        ),
     ],
     ids=str,
 )
@@ -116,7 +156,7 @@ def test_a_key_without_effect_beside_the_others_is_refused(
         ),
         (
             {"features": {"integrated_luminosity": 3}},
-            "integrated_luminosity: 3.0 has no effect: it needs samples with",
+            "integrated_luminosity: 3.0 has no effect: it needs cross_section_pb of all",
         ),
         (
             {
