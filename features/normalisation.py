@@ -111,7 +111,7 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
     weights of the sample: of all generated events if it is stated, else of those read. So the
     physics weights of these events add up to the number that the luminosity gives. If a class has a
     sample without cross-section, all samples of this class count by their numbers of events
-    instead: the mean weight of each becomes 1.
+    instead: the mean weight of each becomes 1, whatever sum is stated.
 
     Raises:
         FeatureError: Weights of a sample add up to 0 or less.
@@ -121,7 +121,10 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
     }
     factors = {}
     for name, sample in samples.items():
-        generated_sum = sample.sum_of_weights if sample.stated_sum is None else sample.stated_sum
+        counts_by_events = sample.label in labels_without_rate
+        generated_sum = sample.sum_of_weights
+        if sample.stated_sum is not None and not counts_by_events:
+            generated_sum = sample.stated_sum
         # Both sums must be positive: one divides, the other gives the class its total weight.
         smaller_sum = min(sample.sum_of_weights, generated_sum)
         if not smaller_sum > 0:
@@ -131,9 +134,8 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
                 "another `weight` of the sample: a branch, or `none` if every event counts 1; or "
                 "add files."
             )
-        if sample.cross_section_pb is None or sample.label in labels_without_rate:
-            expected_events: float = sample.num_events
-        else:
+        expected_events: float = sample.num_events
+        if sample.cross_section_pb is not None and not counts_by_events:
             expected_events = sample.cross_section_pb * luminosity
         factors[name] = expected_events / generated_sum
     return factors

@@ -152,6 +152,20 @@ def test_without_cross_sections_samples_of_a_class_count_by_their_events() -> No
     )
 
 
+def test_stated_sums_do_not_count_where_samples_count_by_their_events() -> None:
+    """Of 1000 generated events the file holds 100; the classes of one sample share a sum."""
+    samples = {
+        "whole": GeneratedSample(0, None, 100, 100.0),
+        "skim": GeneratedSample(0, 5.0, 100, 100.0, 1000.0),
+        "classes.0": GeneratedSample(0, 5.0, 30, 60.0, 80.0),
+        "classes.1": GeneratedSample(1, 5.0, 10, 20.0, 80.0),
+    }
+
+    assert physics_factors(samples, 2.0) == pytest.approx(
+        {"whole": 1.0, "skim": 1.0, "classes.0": 0.5, "classes.1": 5.0 * 2.0 / 80}
+    )
+
+
 @pytest.mark.parametrize(
     "sums", [(0.0, None), (-1.0, 9000.0), (float("nan"), None), (9000.0, 0.0), (9000.0, -1.0)]
 )
