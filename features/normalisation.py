@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Self
 
@@ -9,6 +10,9 @@ from features.errors import FeatureError
 
 #: Two sums of the same weights may differ by this share.
 _ROUNDING: Final = 1e-6
+#: Weights of both signs may add up to less for all events than for a part of them, by this many
+#: standard deviations of the sum.
+_DEVIATIONS: Final = 5.0
 
 
 class GeneratedSample(NamedTuple):
@@ -53,22 +57,24 @@ class GeneratedSample(NamedTuple):
         """
         num_events = {}
         read_sums = {}
+        sum_of_squares = 0.0
         has_negative_weights = False
         for part_name in labels:
             counts = ingested["samples"][part_name]
             weights = ingested["weights"][part_name]
             num_events[part_name] = counts["entries"] - counts["rejected_copy"]
             read_sums[part_name] = weights["entries"][0] - weights["rejected_copy"][0]
+            sum_of_squares += weights["entries"][1] - weights["rejected_copy"][1]
             has_negative_weights |= bool(counts["events_of_negative_weight"])
 
+        signed_squares = sum_of_squares if has_negative_weights else 0.0
         sum_read = sum(read_sums.values())
         stated_sum = _stated_sum(name, ingested, sum_of_weights)
         if stated_sum is None:
             # The cross-section belongs to all parts together, so the sum does too.
             if len(labels) > 1 and cross_section_pb is not None:
                 stated_sum = sum_read
-        # Without negative weights, a part of the events cannot have a larger sum than all.
-        elif sum_read > stated_sum * (1 + _ROUNDING) and not has_negative_weights:
+        elif sum_read - stated_sum > _allowed_excess(stated_sum, signed_squares):
             raise FeatureError(
                 f"sample '{name}': the weights of the events read add up to {sum_read:g}, more "
                 f"than those of all generated events, {stated_sum:g} "
@@ -82,6 +88,20 @@ class GeneratedSample(NamedTuple):
             for part_name, label in labels.items()
             if label is not None
         }
+
+
+def _allowed_excess(stated_sum: float, signed_squares: float) -> float:
+    """By how much the weights of a part of the events may add up to more than those of all.
+
+    Without negative weights it is only rounding. With them, the events that a skim dropped may add
+    up to less than 0 by chance, but not by more than a few standard deviations.
+
+    Args:
+        stated_sum: Sum of the weights of all events.
+        signed_squares: Sum of the squared weights of the events read; 0 if no weight is negative.
+    """
+    # Copies are subtracted from the squares, so that rounding may leave less than 0.
+    return stated_sum * _ROUNDING + _DEVIATIONS * math.sqrt(max(0.0, signed_squares))
 
 
 def _stated_sum(

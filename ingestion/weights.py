@@ -163,15 +163,29 @@ def _list_length(branch: Branch, name: str, column: ColumnSource, entries: int) 
 def check_weight_scale(sum_of_weights: str, weight: str, path: str) -> None:
     """Refuse a sum of weights of the generator where each event of a file counts 1.
 
-    `sum_of_weights` is the name of the branch or bin, by which it is a sum of weights or a number
-    of events. `weight` is the branch of the weight; empty or `none` if each event counts 1.
+    The name of the branch or histogram in `sum_of_weights` says whether it is a sum of weights or a
+    number of events, whatever the name of its tree or folder. `weight` is the branch of the weight;
+    empty or `none` if each event counts 1.
     """
-    if weight in {"", NO_WEIGHT} and _OF_WEIGHTS.search(sum_of_weights):
+    if weight in {"", NO_WEIGHT} and _OF_WEIGHTS.search(_name_of_counter(sum_of_weights)):
         raise WrongBranchTypeError(
             f"{path}: '{sum_of_weights}', the sum_of_weights of the sample, adds up weights of the "
             f"generator, but every event has weight 1. State their branch as `weight` of the "
             f"sample, or a number of events as sum_of_weights (Runs.genEventCount)."
         )
+
+
+def _name_of_counter(key: str) -> str:
+    """The name of the branch without its tree, or of the histogram without its folder and bin.
+
+    Examples:
+        >>> _name_of_counter("sumWeights.totalEvents"), _name_of_counter("counts/h_genWeight[1]")
+        ('totalEvents', 'h_genWeight')
+    """
+    if bin_match := re.fullmatch(r"(.+)\[\d+\]", key):
+        return bin_match[1].rpartition("/")[2]
+    tree, _, branch = key.partition(".")
+    return branch or tree
 
 
 def sign_of_a_skim(file: Any, tree: Any, entries: int, path: str) -> str | None:

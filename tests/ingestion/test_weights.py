@@ -353,6 +353,29 @@ def test_a_sum_of_weights_in_another_scale_than_the_events_is_refused(
         inventory([source_with_sum(path, sum_of_weights, weight)], IngestSettings())
 
 
+def test_only_the_name_of_the_branch_says_whether_it_adds_up_weights(tmp_path: Path) -> None:
+    """ATLAS writes both kinds into the tree `sumWeights`."""
+    path = write_counters(tmp_path / "a.root", None, {})
+    sums = {"totalEvents": np.array([70.0]), "totalEventsWeighted": np.array([90.0])}
+    with uproot.update(path) as file:
+        file.mktree("sumWeights", {name: column.dtype for name, column in sums.items()})
+        file["sumWeights"].extend(sums)
+        file["weights/nEvents"] = (np.array([60.0]), np.arange(2.0))
+
+    for number_of_events, expected in (
+        ("sumWeights.totalEvents", 70.0),
+        ("weights/nEvents[1]", 60.0),
+    ):
+        (info,) = inventory(
+            [source_with_sum(path, number_of_events, "none")], IngestSettings()
+        ).infos
+        assert info.generated == {number_of_events: expected}
+    with pytest.raises(WrongBranchTypeError, match=r"sumWeights\.totalEventsWeighted.*adds up"):
+        inventory(
+            [source_with_sum(path, "sumWeights.totalEventsWeighted", "none")], IngestSettings()
+        )
+
+
 @pytest.mark.parametrize("weight", [None, "none"])
 def test_events_of_weight_1_may_have_a_number_of_events_as_sum(
     tmp_path: Path, weight: str | None
