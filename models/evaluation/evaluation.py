@@ -33,6 +33,7 @@ from models.evaluation.independence import (
     present_columns,
 )
 from models.evaluation.measurements import measurable_events, measure, only_finite, replicas_of
+from models.evaluation.rates import unmeasured_rates
 from models.evaluation.scored_events import ScoredEvents, mixing_factors
 from models.evaluation.style import Save, saving_in_processes
 from models.evaluation.variations import EventVariation, envelope, variations, with_weights
@@ -107,7 +108,7 @@ def evaluate(
     # The first model makes the bootstrap replicas; all models share them, so differences are
     # paired.
     replicas = None
-    unmeasured: list[str] = []
+    unmeasured = unmeasured_rates(task.rates)
     with saving_in_processes() as save:
         for candidate in candidates:
             folder = out_dir / candidate.name
@@ -126,8 +127,8 @@ def evaluate(
             model = EvaluatedModel(
                 candidate, test, measured, *measure(measured, train, replicas, task)
             )
-            # Every model lists the unmeasured classes, also those that an earlier model took out of
-            # the task.
+            # Every model lists the unmeasured rates and classes, also those that an earlier model
+            # took out of the task.
             unmeasured += [sentence for sentence in sentences if sentence not in unmeasured]
             model.numbers["num_events"] = len(test.labels)
             model.numbers["not_measurable"] = [*unmeasured, *model.numbers["not_measurable"]]

@@ -157,16 +157,18 @@ class EvaluationTask(NamedTuple):
 
 
 def mixture_of(classes: Sequence[str], labels: Sequence[int], rates: Rates | None) -> Mixture:
-    """Mix classes in the fractions of their rates, or in equal parts if these are unknown.
+    """Mix classes in the fractions of their rates, or in equal parts if these are unknown or 0.
 
     The description says how; a single class is described by its name.
     """
     if len(labels) == 1:
         return Mixture({labels[0]: 1.0}, classes[labels[0]])
-    if rates is None:
+    class_rates = np.zeros(len(labels))
+    if rates is not None:
+        class_rates = np.array([rates.of_class(label) for label in labels])
+    if class_rates.sum() <= 0:
         names = " and ".join(classes[label] for label in labels)
         return Mixture(dict.fromkeys(labels, 1 / len(labels)), f"{names} in equal parts")
-    class_rates = np.array([rates.of_class(label) for label in labels])
     fractions = dict(zip(labels, (class_rates / class_rates.sum()).tolist(), strict=True))
     percentages = [
         f"{100 * fraction:.3g} % {classes[label]}" for label, fraction in fractions.items()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from models.evaluation.bootstrap import Estimate, ReplicatedInterval, sum_intervals
 from models.evaluation.discriminant import ReplicatedScore
-from models.evaluation.intervals import Floats
+from models.evaluation.intervals import ONE_SIGMA, Floats
+
+#: Mean number of unseen events over its upper limit: the quantile of an exponential distribution.
+_MEAN_OF_LIMIT: Final = -1 / math.log(ONE_SIGMA / 2)
 
 
 class Rates(NamedTuple):
@@ -20,7 +23,7 @@ class Rates(NamedTuple):
     """
 
     of_samples: Mapping[str, Estimate]
-    """Rate of each sample by its name, with its error."""
+    """Rate of each sample by its name, with its error. That of a rate of 0 is its upper limit."""
     labels: Mapping[str, int]
     """Class of each sample."""
     are_events: bool = False
@@ -45,6 +48,23 @@ class Rates(NamedTuple):
             for label, name in enumerate(classes)
             if label in with_samples
         }
+
+
+def unmeasured_rates(rates: Rates | None) -> list[str]:
+    """Return a sentence about each sample whose rate before the classifier is not measured.
+
+    Such a rate is 0 with an upper limit.
+    """
+    if rates is None:
+        return []
+    quantity, unit = ("number of events", "") if rates.are_events else ("rate", "/s")
+    return [
+        f"the {quantity} of sample {name} before the classifier is not measured: the weights of "
+        f"its selected events add up to 0 or less. It counts as 0, and is below {rate.error:.2g}"
+        f"{unit}. Add files of this sample."
+        for name, rate in rates.of_samples.items()
+        if rate.value <= 0
+    ]
 
 
 def rates_behind(
@@ -117,9 +137,9 @@ def _rates_of_classes(
             # A sample without test events passes with the efficiency of its class.
             share = score.class_share(label)
         # `share.low` is (num_points, num_replicas): there is one random rate for each replica.
-        random_rates = rate.value * _random_factors(rate, share.low.shape[1], rng)
+        lowest, highest = _random_rates(rate, share.low.shape[1], rng)
         rate_behind = ReplicatedInterval(
-            share.value * rate.value, share.low * random_rates, share.high * random_rates
+            share.value * rate.value, share.low * lowest, share.high * highest
         )
         rates_by_class.setdefault(label, []).append(rate_behind)
     return {label: sum_intervals(rates_by_class[label]) for label in sorted(rates_by_class)}
@@ -136,13 +156,18 @@ def _purity(signal: Floats, background: Floats) -> Floats:
     return np.divide(signal, total, out=np.zeros_like(total), where=total > 0)
 
 
-def _random_factors(rate: Estimate, num: int, rng: np.random.Generator) -> Floats:
-    """Draw `num` positive random factors with mean 1 and the relative error of a rate.
+def _random_rates(rate: Estimate, num: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Draw `num` random rates for the lower end of an interval, and for the upper end.
 
-    They are gamma distributed; without an error, or without a rate, all are 1.
+    They have the mean and the error of the rate, and are gamma distributed. The two are the same,
+    but for a rate of 0: then the lower ones are 0, and the upper ones have its limit.
     """
-    if rate.error <= 0 or rate.value <= 0:
-        return np.ones(num)
+    if rate.value <= 0:
+        return np.zeros(num), rate.error * _MEAN_OF_LIMIT * rng.standard_exponential(num)
+    if rate.error <= 0:
+        constant = np.full(num, rate.value)
+        return constant, constant
     # A gamma distribution of shape k has the relative error 1 / sqrt(k).
     shape = (rate.value / rate.error) ** 2
-    return np.asarray(rng.standard_gamma(shape, num) / shape)
+    random_rates = rate.value / shape * rng.standard_gamma(shape, num)
+    return random_rates, random_rates

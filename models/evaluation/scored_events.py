@@ -76,8 +76,8 @@ def mixing_factors(
 ) -> Floats:
     """Compute factors of the weights that mix the samples of a class in proportion to their rates.
 
-    The factor of a sample is rate / sum of weights. Without known rates, or with one sample in a
-    class, it is 1. A sample that `joined_samples` joins to another brings its rate along.
+    The factor of a sample is rate / sum of weights. Without known rates above 0, or with one sample
+    in a class, it is 1. A sample that `joined_samples` joins to another brings its rate along.
 
     Examples:
         >>> samples, rates = np.array(["a", "a", "b"]), {"a": 6.0, "b": 1.0}
@@ -96,6 +96,8 @@ def mixing_factors(
         joined_rates = dict.fromkeys(names, 0.0)
         for sample, name in dict(zip(samples[in_class], joined[in_class], strict=True)).items():
             joined_rates[name] += rates[sample]
+        if sum(joined_rates.values()) <= 0:
+            continue
         sums = np.bincount(index, weights[in_class])
         # Rates and sums are both in the order of `names`, and `index` gives the name of each event.
         factors[in_class] = (np.array(list(joined_rates.values())) / sums)[index]

@@ -107,8 +107,7 @@ def rates_of_run(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
         upstream: The versions of `ingest` and `features` in use, by stage.
 
     Returns:
-        None if a cross-section is missing, or if the weights of the selected events of a sample
-        have no positive sum.
+        None if a cross-section is missing, or if ingest had other samples.
     """
     ingested, selected = upstream["ingest"], upstream["features"]
     labels = labels_by_sample(ingested.config.samples)
@@ -138,8 +137,9 @@ def rates_of_cutflow(
     """Return the rates of the samples of a config after the last step of their cutflow.
 
     A rate is the cross-section times the luminosity times the fraction of weights that pass all
-    steps. Its error adds in quadrature those of the fraction and of the cross-section. In an
-    offline analysis, rates are numbers of events.
+    steps. Its error adds in quadrature those of the fraction and of the cross-section. The rate of
+    a sample whose passing weights add up to 0 or less is 0, with an upper limit. In an offline
+    analysis, rates are numbers of events.
 
     Args:
         config: The config, with cross-sections and luminosity.
@@ -157,10 +157,13 @@ def rates_of_cutflow(
     rates = {}
     for part in (part for sample in config.samples for part in sample.by_label()):
         passed = steps[-1].weighted.get(part.name)
-        if part.cross_section_pb is None or passed is None or passed.value <= 0:
+        if part.cross_section_pb is None or passed is None:
             return None
         produced = part.cross_section_pb * luminosity
         produced_error = part.cross_section_error_pb * luminosity
+        if passed.value <= 0:
+            rates[part.name] = Estimate(0.0, produced * passed.high)
+            continue
         # Half of the interval is one standard error.
         selection_error = produced * (passed.high - passed.low) / 2
         error = math.hypot(selection_error, produced_error * passed.value)

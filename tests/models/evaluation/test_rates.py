@@ -1,0 +1,103 @@
+"""Rates behind a cut: samples whose rate before it is 0."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from evaluated_candidates import TASK, separable_dataset
+from networks import small_network
+
+from models.evaluation import evaluation
+from models.evaluation.bootstrap import Estimate, Replicas
+from models.evaluation.discriminant import ReplicatedScore
+from models.evaluation.evaluation import evaluate
+from models.evaluation.evaluation_task import mixture_of
+from models.evaluation.rates import Rates, rates_behind
+from models.evaluation.scored_events import mixing_factors
+from models.prediction import Candidate
+
+CLASSES = ["QCD", "ttbar"]
+
+
+def score_of_samples(events: dict[str, int], scores: dict[str, float]) -> ReplicatedScore:
+    """The score of events of weight 1, one score a sample; `signal` is the only signal."""
+    samples = np.repeat(list(events), list(events.values()))
+    labels = (samples == "signal").astype(np.int64)
+    values = np.repeat([scores[name] for name in events], list(events.values()))
+    replicas = Replicas(labels, samples, np.ones(len(samples)), seed=1, num=2000)
+    return ReplicatedScore(replicas, values, {1: 1.0}, np.array([0.9]))
+
+
+def point_of(score: ReplicatedScore, rates: Rates) -> dict[str, Any]:
+    (point,) = rates_behind(score, rates, CLASSES, seed=1)
+    return point
+
+
+def test_a_sample_of_rate_0_adds_its_upper_limit_to_the_interval_only() -> None:
+    events = {"low": 500, "high": 500, "signal": 500}
+    score = score_of_samples(events, {"low": 2.0, "high": 2.0, "signal": 1.0})
+    labels = {"low": 0, "high": 0, "signal": 1}
+    of_samples = {name: Estimate(0.0, 0.0) for name in labels}
+    of_samples["low"] = Estimate(0.0, 40.0)
+
+    only_limit = point_of(score, Rates(of_samples, labels))
+    of_samples["high"] = Estimate(100.0, 0.0)
+    point = point_of(score, Rates(of_samples, labels))
+
+    # Everything passes the cut.
+    assert only_limit["rates"]["QCD"]["value"] == only_limit["rates"]["QCD"]["low"] == 0
+    assert only_limit["rates"]["QCD"]["limit"] == "upper"
+    assert only_limit["rates"]["QCD"]["high"] == pytest.approx(40, rel=0.1)
+    assert point["rates"]["QCD"]["value"] == pytest.approx(100)
+    assert point["rates"]["QCD"]["high"] == pytest.approx(140, rel=0.05)
+
+
+def test_classes_whose_rates_are_all_0_are_mixed_in_equal_parts() -> None:
+    rates = Rates({name: Estimate(0.0, 1.0) for name in "ab"}, {"a": 0, "b": 1})
+
+    mixture = mixture_of(["QCD", "W"], [0, 1], rates)
+
+    assert mixture == mixture_of(["QCD", "W"], [0, 1], None)
+
+
+def test_samples_of_a_class_whose_rates_are_all_0_count_by_their_weights() -> None:
+    labels, samples = np.zeros(3, np.int64), np.array(["a", "a", "b"])
+
+    factors = mixing_factors(labels, samples, np.ones(3), {"a": 0.0, "b": 0.0})
+
+    assert factors.tolist() == [1, 1, 1]
+
+
+def test_a_sample_without_measured_rate_is_named_by_every_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(lambda *_: None))
+    assert TASK.rates is not None
+    of_samples = {**TASK.rates.of_samples, "W+jets": Estimate(0.0, 12.0)}
+    dataset = separable_dataset(tmp_path / "data")
+    candidates = [
+        Candidate(name, small_network("hlf", dtype=torch.float32)) for name in ("first", "second")
+    ]
+    (tmp_path / "out").mkdir()
+
+    metrics = evaluate(
+        candidates,
+        dataset.files("test"),
+        [],
+        TASK._replace(rates=TASK.rates._replace(of_samples=of_samples)),
+        tmp_path / "out",
+        train_events=0,
+    )
+
+    assert metrics["rates_before"] == {"QCD": 4000, "ttbar": 10, "W+jets": 0}
+    for run in metrics["runs"].values():
+        (sentence,) = run["not_measurable"]
+        assert sentence.startswith(
+            "the rate of sample W+jets before the classifier is not measured"
+        )
+        assert "It counts as 0, and is below 12/s." in sentence
