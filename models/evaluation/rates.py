@@ -16,18 +16,32 @@ from models.evaluation.intervals import ONE_SIGMA, Floats
 _MEAN_OF_LIMIT: Final = -1 / math.log(ONE_SIGMA / 2)
 
 
+class CrossSection(NamedTuple):
+    """A cross-section, which all classes of one sample of the config share."""
+
+    name: str
+    """Name of that sample."""
+    relative_error: float
+
+
+_EXACT: Final[Mapping[str, CrossSection]] = {}
+
+
 class Rates(NamedTuple):
     """Rates before the classifier [1/s], or events of an integrated luminosity.
 
-    Their errors are those of selection and cross-section.
+    A sample of the config whose events have several classes is a sample for each class here.
     """
 
     of_samples: Mapping[str, Estimate]
-    """Rate of each sample by its name, with its error. That of a rate of 0 is its upper limit."""
+    """Rate of each sample by its name, with the error of the selection. That of a rate of 0 is its
+    upper limit."""
     labels: Mapping[str, int]
     """Class of each sample."""
     are_events: bool = False
     """Whether they are numbers of events, as an offline analysis counts them."""
+    cross_sections: Mapping[str, CrossSection] = _EXACT
+    """Cross-section of each sample; one that is missing here has no error."""
 
     @property
     def values(self) -> dict[str, float]:
@@ -125,10 +139,13 @@ def _rates_of_classes(
 
     It is summed over the samples of the class: rate before the cuts x share that passes. In the
     replicas, copies of the events with random weights, both vary: the share by these weights, and
-    the rate within its error.
+    the rate within its errors. The classes of one cross-section vary with it together.
     """
     # The number 1 separates these random numbers from others of the same seed.
     rng = np.random.default_rng([seed, 1])
+    # The first column of all replicas is the measurement.
+    num_replicas = len(score.replicas.strata[0].totals) - 1
+    factors = _random_cross_sections(rates, num_replicas, rng)
     rates_by_class: dict[int, list[ReplicatedInterval]] = {}
     for sample, rate in rates.of_samples.items():
         label = rates.labels[sample]
@@ -137,9 +154,10 @@ def _rates_of_classes(
             # A sample without test events passes with the efficiency of its class.
             share = score.class_share(label)
         # `share.low` is (num_points, num_replicas): there is one random rate for each replica.
-        lowest, highest = _random_rates(rate, share.low.shape[1], rng)
+        lowest, highest = _random_rates(rate, num_replicas, rng)
+        factor = factors.get(sample, 1.0)
         rate_behind = ReplicatedInterval(
-            share.value * rate.value, share.low * lowest, share.high * highest
+            share.value * rate.value, share.low * lowest * factor, share.high * highest * factor
         )
         rates_by_class.setdefault(label, []).append(rate_behind)
     return {label: sum_intervals(rates_by_class[label]) for label in sorted(rates_by_class)}
@@ -156,18 +174,42 @@ def _purity(signal: Floats, background: Floats) -> Floats:
     return np.divide(signal, total, out=np.zeros_like(total), where=total > 0)
 
 
+def _random_cross_sections(
+    rates: Rates, num: int, rng: np.random.Generator
+) -> dict[str, Floats | float]:
+    """Draw `num` random factors for each cross-section, and return them by sample.
+
+    Samples that share a cross-section have the same factors.
+    """
+    factors = {
+        name: _random_factors(relative_error, num, rng)
+        for name, relative_error in dict.fromkeys(rates.cross_sections.values())
+    }
+    return {
+        sample: factors[cross_section.name]
+        for sample, cross_section in rates.cross_sections.items()
+    }
+
+
 def _random_rates(rate: Estimate, num: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Draw `num` random rates for the lower end of an interval, and for the upper end.
 
-    They have the mean and the error of the rate, and are gamma distributed. The two are the same,
-    but for a rate of 0: then the lower ones are 0, and the upper ones have its limit.
+    They vary by the error of the selection. The two are the same, but for a rate of 0: then the
+    lower ones are 0, and the upper ones have its limit.
     """
     if rate.value <= 0:
         return np.zeros(num), rate.error * _MEAN_OF_LIMIT * rng.standard_exponential(num)
-    if rate.error <= 0:
-        constant = np.full(num, rate.value)
-        return constant, constant
-    # A gamma distribution of shape k has the relative error 1 / sqrt(k).
-    shape = (rate.value / rate.error) ** 2
-    random_rates = rate.value / shape * rng.standard_gamma(shape, num)
+    random_rates = rate.value * _random_factors(rate.error / rate.value, num, rng)
     return random_rates, random_rates
+
+
+def _random_factors(relative_error: float, num: int, rng: np.random.Generator) -> Floats:
+    """Draw `num` positive random factors with mean 1 and this error; without one, all are 1.
+
+    They are gamma distributed.
+    """
+    if relative_error <= 0:
+        return np.ones(num)
+    # A gamma distribution of shape k has the relative error 1 / sqrt(k).
+    shape = relative_error**-2
+    return np.asarray(rng.standard_gamma(shape, num) / shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,9 @@ from pipeline.runs.counters import FeaturesCounters, IngestCounters
 from pipeline.runs.version import Version
 
 if TYPE_CHECKING:
+    from models.evaluation.bootstrap import Estimate
     from models.evaluation.evaluation_task import EvaluationTask
+    from models.evaluation.intervals import Efficiency
     from models.evaluation.rates import Rates
     from pipeline.reporting.origin import Files
 
@@ -137,9 +138,9 @@ def rates_of_cutflow(
     """Return the rates of the samples of a config after the last step of their cutflow.
 
     A rate is the cross-section times the luminosity times the fraction of weights that pass all
-    steps. Its error adds in quadrature those of the fraction and of the cross-section. The rate of
-    a sample whose passing weights add up to 0 or less is 0, with an upper limit. In an offline
-    analysis, rates are numbers of events.
+    steps. Its error is that of the fraction; the cross-section has its own. The rate of a sample
+    whose passing weights add up to 0 or less is 0, with an upper limit. In an offline analysis,
+    rates are numbers of events.
 
     Args:
         config: The config, with cross-sections and luminosity.
@@ -150,26 +151,37 @@ def rates_of_cutflow(
     Returns:
         None as for `rates_of_run`.
     """
-    from models.evaluation.bootstrap import Estimate
-    from models.evaluation.rates import Rates
+    from models.evaluation.rates import CrossSection, Rates
 
     luminosity = _luminosity_of_rates(config, selection)
     rates = {}
-    for part in (part for sample in config.samples for part in sample.by_label()):
-        passed = steps[-1].weighted.get(part.name)
-        if part.cross_section_pb is None or passed is None:
+    cross_sections = {}
+    for sample in config.samples:
+        if sample.cross_section_pb is None:
             return None
-        produced = part.cross_section_pb * luminosity
-        produced_error = part.cross_section_error_pb * luminosity
-        if passed.value <= 0:
-            rates[part.name] = Estimate(0.0, produced * passed.high)
-            continue
-        # Half of the interval is one standard error.
-        selection_error = produced * (passed.high - passed.low) / 2
-        error = math.hypot(selection_error, produced_error * passed.value)
-        rates[part.name] = Estimate(produced * passed.value, error)
+        relative_error = sample.cross_section_error_pb / sample.cross_section_pb
+        for part in sample.by_label():
+            passed = steps[-1].weighted.get(part.name)
+            if passed is None:
+                return None
+            rates[part.name] = _rate_of_share(passed, sample.cross_section_pb * luminosity)
+            cross_sections[part.name] = CrossSection(sample.name, relative_error)
     labels = labels_by_sample(sample.model_dump() for sample in config.samples)
-    return Rates(rates, labels, are_events=config.trigger_luminosity is None)
+    are_events = config.trigger_luminosity is None
+    return Rates(rates, labels, are_events, cross_sections)
+
+
+def _rate_of_share(passed: Efficiency, produced: float) -> Estimate:
+    """Return the rate of the share that passes, from the rate that is produced.
+
+    The error is that of the share. A share of 0 or less is a rate of 0 with an upper limit.
+    """
+    from models.evaluation.bootstrap import Estimate
+
+    if passed.value <= 0:
+        return Estimate(0.0, produced * passed.high)
+    # Half of the interval is one standard error.
+    return Estimate(produced * passed.value, produced * (passed.high - passed.low) / 2)
 
 
 def _luminosity_of_rates(config: Config, selection: FeatureSettings) -> float:

@@ -1,4 +1,4 @@
-"""Rates behind a cut: samples whose rate before it is 0."""
+"""Rates behind a cut: errors of cross-sections, and samples whose rate before it is 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.discriminant import ReplicatedScore
 from models.evaluation.evaluation import evaluate
 from models.evaluation.evaluation_task import mixture_of
-from models.evaluation.rates import Rates, rates_behind
+from models.evaluation.rates import CrossSection, Rates, rates_behind
 from models.evaluation.scored_events import mixing_factors
 from models.prediction import Candidate
 
@@ -55,6 +55,45 @@ def test_a_sample_of_rate_0_adds_its_upper_limit_to_the_interval_only() -> None:
     assert only_limit["rates"]["QCD"]["high"] == pytest.approx(40, rel=0.1)
     assert point["rates"]["QCD"]["value"] == pytest.approx(100)
     assert point["rates"]["QCD"]["high"] == pytest.approx(140, rel=0.05)
+
+
+def relative_error(interval: dict[str, float]) -> float:
+    return (interval["high"] - interval["low"]) / 2 / interval["value"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [(("top", "top"), 0.2), (("top", "qcd"), 0.2 / np.sqrt(2))]
+)
+def test_classes_of_one_cross_section_have_its_error_together(
+    names: tuple[str, str], expected: float
+) -> None:
+    """Equal rates, of which everything passes."""
+    score = score_of_samples({"top.0": 5000, "signal": 5000}, {"top.0": 2.0, "signal": 1.0})
+    labels = {"top.0": 0, "signal": 1}
+    of_samples = {name: Estimate(50.0, 0.0) for name in labels}
+    uncertain = [CrossSection(name, 0.2) for name in names]
+    cross_sections = dict(zip(labels, uncertain, strict=True))
+
+    point = point_of(score, Rates(of_samples, labels, cross_sections=cross_sections))
+
+    assert point["rates"]["QCD"]["value"] == pytest.approx(50)
+    assert relative_error(point["rates"]["QCD"]) == pytest.approx(0.2, rel=0.06)
+    assert relative_error(point["total_rate"]) == pytest.approx(expected, rel=0.06)
+    # A common factor of signal and background leaves their share.
+    shares_factor = names[0] == names[1]
+    assert (relative_error(point["purity"]) < 0.01) == shares_factor
+
+
+def test_errors_of_selection_and_cross_section_add_in_quadrature() -> None:
+    score = score_of_samples({"low": 5000, "signal": 5000}, {"low": 2.0, "signal": 1.0})
+    labels = {"low": 0, "signal": 1}
+    of_samples = {"low": Estimate(100.0, 10.0), "signal": Estimate(1.0, 0.0)}
+    cross_sections = {"low": CrossSection("low", 0.15)}
+
+    point = point_of(score, Rates(of_samples, labels, cross_sections=cross_sections))
+
+    expected = np.hypot(0.1, 0.15)
+    assert relative_error(point["rates"]["QCD"]) == pytest.approx(expected, rel=0.06)
 
 
 def test_classes_whose_rates_are_all_0_are_mixed_in_equal_parts() -> None:

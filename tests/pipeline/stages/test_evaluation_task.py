@@ -60,3 +60,16 @@ def test_a_sample_of_negative_selected_weight_leaves_the_other_rates(
     assert rates.of_classes(config.classes) == pytest.approx(expected)
     assert task.mixture.fractions == pytest.approx({0: 100 / 101, 1: 1 / 101})
     assert task.mixture.description.endswith("by rate")
+
+
+def test_the_classes_of_a_sample_share_the_error_of_its_cross_section(tmp_path: Path) -> None:
+    top = {"name": "top", "cross_section_pb": 100.0, "cross_section_error_pb": 20.0}
+    top["label_by"] = {"flavour==0": 0, "flavour==1": 1}
+    config = config_of(tmp_path, [top], ["B", "S"])
+    share = Efficiency(0.5, 0.49, 0.51)
+
+    rates = rates_of_shares(config, {"top.0": share, "top.1": share})
+
+    for name in ("top.0", "top.1"):
+        assert rates.of_samples[name] == pytest.approx((50 * PER_PB, 1 * PER_PB))
+        assert rates.cross_sections[name] == ("top", 0.2)
