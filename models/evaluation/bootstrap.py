@@ -137,8 +137,17 @@ class Replicas:
         """Events of one class in one sample each, with their random weights."""
 
     def strata_of_class(self, label: int) -> list[Stratum]:
-        """Return the strata of a class, one for each of its samples."""
-        return [stratum for stratum in self.strata if stratum.label == label]
+        """Return the strata of a class, one for each of its samples.
+
+        A class without events has no share of anything: it is an `UndefinedMetricError`.
+        """
+        strata = [stratum for stratum in self.strata if stratum.label == label]
+        if not strata:
+            raise UndefinedMetricError(
+                f"there are no test events of class {label}, so nothing that contains it can be "
+                "measured. Add files, or leave it out of the signal."
+            )
+        return strata
 
     def sums(
         self,

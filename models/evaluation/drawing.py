@@ -43,7 +43,7 @@ def plot_model(
             events,
             task.score(events.probabilities),
             task.expected_events(events),
-            list(task.signals),
+            task.signal_labels,
             classes,
             numbers["significance"],
             task.labels_of_expected._replace(model=model.name),

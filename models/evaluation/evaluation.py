@@ -315,7 +315,7 @@ def _importance(
             predictor,
             inputs_of_rows(predictor, files, rows),
             model.test.select(rows),
-            signal=task.signals,
+            signal=task.signal_labels,
             seed=task.seed,
             on_events=progress.counter(f"shuffling inputs of {model.name}"),
         )

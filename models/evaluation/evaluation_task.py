@@ -28,7 +28,7 @@ class EvaluationTask(NamedTuple):
     classes: Sequence[str]
     """Names of the classes, by label."""
     signals: Sequence[int]
-    """The classes that working points keep."""
+    """The classes that working points shall keep; numbers count only `signal_labels`."""
     working_points: Sequence[float]
     """Signal efficiencies; the first one is that of the efficiencies against kinematics."""
     rates: Rates | None

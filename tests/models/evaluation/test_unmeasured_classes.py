@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from evaluated_candidates import TASK, separable_dataset
+from numpy.typing import NDArray
 from scored_examples import (
     CLASSES,
     certain_rates,
@@ -14,12 +23,27 @@ from scored_examples import (
     random_events,
 )
 
+from features.columns import hlf_names
 from models.errors import UndefinedMetricError
-from models.evaluation.bootstrap import Estimate
+from models.evaluation import evaluation
+from models.evaluation.bootstrap import Estimate, Replicas
+from models.evaluation.discriminant import ReplicatedScore
+from models.evaluation.evaluation import evaluate
 from models.evaluation.evaluation_task import mixture_of
 from models.evaluation.measurements import measurable_events
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
+from models.prediction import Candidate
+
+
+class MetModel:
+    """Gives ttbar and W+jets probabilities that rise with MET."""
+
+    inputs = ("hlf",)
+
+    def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        signal = 1 / (1 + np.exp(-columns["hlf"][:, hlf_names().index("met")] / 100))
+        return np.stack([1 - signal, 0.7 * signal, 0.3 * signal], axis=1).astype(np.float32)
 
 
 def without_class(events: ScoredEvents, label: int, cause: str) -> ScoredEvents:
@@ -91,6 +115,39 @@ def test_events_of_an_unmeasured_class_have_the_weights_of_its_rates() -> None:
 
     weights = task.scored(predictions).weights
     assert restricted.scored(predictions).weights.tolist() == weights.tolist()
+
+
+def test_a_signal_class_without_test_events_leaves_the_importance_of_the_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(lambda *_: None))
+    dataset = separable_dataset(tmp_path / "data")
+    for file in dataset.files("test"):
+        table = pq.read_table(file)
+        pq.write_table(table.filter(pc.field("label") != 2), file)
+    candidate = Candidate("met", MetModel())
+    importances = []
+    for signals in ([1], [1, 2]):
+        out_dir = tmp_path / f"{len(signals)}-signals"
+        out_dir.mkdir()
+        task = TASK._replace(signals=signals)
+        metrics = evaluate([candidate], dataset.files("test"), [], task, out_dir, train_events=0)
+        importances.append(metrics["runs"]["met"]["importance"])
+
+    only_ttbar, with_missing = importances
+    assert with_missing == only_ttbar
+    assert only_ttbar["met"]["value"] > 0.01
+
+
+def test_a_mixture_with_a_class_without_events_is_refused() -> None:
+    labels = np.array([0, 0, 1, 1])
+    replicas = Replicas(labels, labels.astype(str), np.ones(4), seed=1, num=2)
+    score = ReplicatedScore(replicas, labels * 1.0, {1: 0.5, 2: 0.5}, np.array([]))
+
+    with pytest.raises(UndefinedMetricError, match="no test events of class 2"):
+        score.area({0: 1.0})
+    with pytest.raises(UndefinedMetricError, match="no test events of class 2"):
+        score.class_share(2)
 
 
 @pytest.mark.parametrize("label", [0, 1])
