@@ -21,6 +21,8 @@ Labels = NDArray[np.int64]
 ONE_SIGMA: Final = 0.31731
 #: Relative size of rounding errors: sums of weights that differ by less count as equal.
 ROUNDING: Final = 1e-9
+#: Relative rounding error of a sum of shares that add up to 1.
+_ROUNDING_OF_SHARES: Final = 1e-12
 #: With effectively fewer events on one side of a cut, intervals cover at least what they promise,
 #: like those of Clopper and Pearson.
 FEW: Final = 10.0
@@ -40,23 +42,18 @@ class Efficiency(NamedTuple):
     def as_json(self, *, most: float = 1.0) -> dict[str, Any]:
         """Return the interval for JSON, with `limit` (`upper` or `lower`) if one end is a limit.
 
-        `most` is the highest possible value: 1 for a share, infinite for a rate.
+        `most` is the highest possible value: 1 for a share, infinite for a rate. Numbers that
+        differ from it only by rounding become it. Small numbers stay, since a rate may have any
+        unit: only a sum of weights tells whether it is 0.
         """
         numbers: dict[str, Any] = {}
         for name, number in self._asdict().items():
-            numbers[name] = _snap_to_ends(number, most)
+            is_most = math.isclose(number, most, rel_tol=_ROUNDING_OF_SHARES)
+            numbers[name] = most if is_most else number
         limit = limit_of(numbers, most)
         if limit is not None:
             numbers["limit"] = limit
         return numbers
-
-
-def _snap_to_ends(number: float, most: float) -> float:
-    """Replace a number that differs only by rounding from an end of its range, 0 or `most`."""
-    for end in (0.0, most):
-        if abs(number - end) <= ROUNDING:
-            return end
-    return number
 
 
 class WeightSums(NamedTuple):
@@ -79,6 +76,11 @@ class WeightSums(NamedTuple):
         The root of the sum of squares sets the scale, since weights may have any unit.
         """
         return self.weight > ROUNDING * math.sqrt(self.weight2)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the weights add up to 0, but for rounding."""
+        return abs(self.weight) <= ROUNDING * math.sqrt(self.weight2)
 
     def effective_events(self, typical: float) -> tuple[float, float]:
         """Return the effective number of events, and the weight of one of them.
@@ -159,7 +161,10 @@ def efficiency_of_sums(
     else:
         low = quantile_of_share(ONE_SIGMA / 2, 0.5, 0.5)
         high = quantile_of_share(1 - ONE_SIGMA / 2, 0.5, 0.5)
-    return Efficiency(passing.weight / total, low, high)
+    if failing.is_zero:
+        return Efficiency(1.0, low, high)
+    value = 0.0 if passing.is_zero else passing.weight / total
+    return Efficiency(value, low, high)
 
 
 def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:

@@ -77,14 +77,33 @@ def test_weights_that_cancel_but_for_rounding_add_up_to_nothing(weights: list[fl
 def test_a_share_of_all_but_for_rounding_is_exactly_that(value: float) -> None:
     share = Efficiency(value, 0.943, 1 + 1e-15).as_json()
     assert share == {"value": 1.0, "low": 0.943, "high": 1.0, "limit": "lower"}
-    assert Efficiency(1 - value, value - 1, 0.1).as_json() == {
-        "value": 0.0,
-        "low": 0.0,
-        "high": 0.1,
-        "limit": "upper",
-    }
     assert Efficiency(value, 0.943, 1.1).as_json(most=math.inf) == {
         "value": value,
         "low": 0.943,
         "high": 1.1,
     }
+
+
+@pytest.mark.parametrize("most", [1.0, math.inf])
+def test_small_shares_and_rates_are_not_0(most: float) -> None:
+    numbers = {"value": 2e-10, "low": 1e-10, "high": 4e-10}
+
+    assert Efficiency(**numbers).as_json(most=most) == numbers
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-15])
+def test_weights_that_cancel_on_one_side_leave_all_or_nothing(scale: float) -> None:
+    weights = scale * np.array([0.1, 0.2, -0.3, 5.0])
+    passing = np.array([True, True, True, False])
+
+    assert efficiency(passing, weights).value == 0
+    assert efficiency(~passing, weights).value == 1
+
+
+def test_one_light_event_of_many_passes() -> None:
+    weights = np.append(np.ones(1000), 1e-8)
+
+    share = efficiency(weights < 1, weights).as_json()
+
+    assert share["value"] == pytest.approx(1e-11)
+    assert "limit" not in share

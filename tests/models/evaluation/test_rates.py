@@ -96,6 +96,26 @@ def test_errors_of_selection_and_cross_section_add_in_quadrature() -> None:
     assert relative_error(point["rates"]["QCD"]) == pytest.approx(expected, rel=0.06)
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1e-14])
+def test_small_rates_and_purities_are_not_0(unit: float) -> None:
+    score = score_of_samples({"low": 500, "signal": 500}, {"low": 2.0, "signal": 1.0})
+    labels = {"low": 0, "signal": 1}
+    of_samples = {"low": Estimate(1e4 * unit, 0.0), "signal": Estimate(1e-6 * unit, 0.0)}
+
+    point = point_of(score, Rates(of_samples, labels))
+
+    # Everything passes the cut.
+    expected = {"ttbar": 1e-6 * unit, "QCD": 1e4 * unit}
+    for name, rate in expected.items():
+        interval = point["rates"][name]
+        assert interval["value"] == pytest.approx(rate, rel=1e-9)
+        assert 0.5 * rate < interval["low"] <= interval["high"] < 2 * rate
+        assert "limit" not in interval
+    assert point["purity"]["value"] == pytest.approx(1e-10, rel=1e-9)
+    assert 0 < point["purity"]["low"] < point["purity"]["high"] < 2e-10
+    assert "limit" not in point["purity"]
+
+
 def test_classes_whose_rates_are_all_0_are_mixed_in_equal_parts() -> None:
     rates = Rates({name: Estimate(0.0, 1.0) for name in "ab"}, {"a": 0, "b": 1})
 
