@@ -120,8 +120,11 @@ class Replicas:
     ) -> None:
         self.weights = weights
         """(num_events,) weights of all events."""
-        # A sample without positive weight joins the largest one of its class.
+        # A sample without positive weight joins another one of its class.
         joined = joined_samples(labels, samples, weights)
+        names = zip(labels.tolist(), samples.tolist(), joined.tolist(), strict=True)
+        self.stratum_names = {(label, sample): stratum for label, sample, stratum in set(names)}
+        """Name of the sample with which a sample of a class counts, by (label, sample)."""
         keys = sorted(set(zip(labels.tolist(), joined.tolist(), strict=True)))
         # The strata share the highest number of independent random weights.
         most_groups = max(1, _MOST_GROUPS // len(keys))

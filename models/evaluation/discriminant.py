@@ -296,8 +296,14 @@ class ReplicatedScore:
         return shares
 
     def sample_share(self, label: int, sample: str) -> ReplicatedInterval | None:
-        """Return the share of a class in one sample that passes the cuts; None without events."""
-        return self._sample_shares.get((label, sample))
+        """Return the share of a class in one sample that passes the cuts; None without events.
+
+        A sample that is joined to another one has the share of both.
+        """
+        stratum_name = self.replicas.stratum_names.get((label, sample))
+        if stratum_name is None:
+            return None
+        return self._sample_shares[label, stratum_name]
 
     def class_share(self, label: int) -> ReplicatedInterval:
         """Compute the share of a class that passes the cuts: the weighted mean over its samples."""

@@ -45,11 +45,12 @@ def within_classes(labels: Labels, weights: Floats) -> Floats:
 
 
 def joined_samples(labels: Labels, samples: NDArray[np.str_], weights: Floats) -> NDArray[np.str_]:
-    """Rename the samples whose weights add up to 0 or less to the largest sample of their class.
+    """Rename the samples whose weights add up to 0 or less to another sample of their class.
 
-    Within each class, the sample of the smallest sum of weights joins that of the largest sum. This
-    repeats until all sums are above 0 or one sample is left. The result is a new (num_events,)
-    array.
+    They join the sample of the most events, of those above 0. If these together are not above 0,
+    all samples of the class are one. Factors above 0, common to the samples that are joined, change
+    nothing: the weights that `mixing_factors` makes give the same names. The result is a new
+    (num_events,) array.
 
     Examples:
         >>> samples, weights = np.array(["a", "a", "b"]), np.array([1.0, 1.0, -1.0])
@@ -58,16 +59,19 @@ def joined_samples(labels: Labels, samples: NDArray[np.str_], weights: Floats) -
     """
     joined = samples.copy()
     for in_class in _class_masks(labels):
-        while True:
-            names, index = np.unique(joined[in_class], return_inverse=True)
-            sums = np.bincount(index, weights[in_class])
-            # Sums that are NaN are refused elsewhere.
-            has_empty_sample = sums.min() <= 0
-            if len(names) == 1 or not has_empty_sample:
-                break
-            # The events of the smallest sample take the name of the largest one.
-            smallest, largest = names[sums.argmin()], names[sums.argsort()[-1]]
-            joined[in_class & (joined == smallest)] = largest
+        rows = np.flatnonzero(in_class)
+        names, index, counts = np.unique(samples[rows], return_inverse=True, return_counts=True)
+        is_positive = np.array(
+            [WeightSums.of(weights[rows[index == name]]).is_positive for name in range(len(names))]
+        )
+        if is_positive.all():
+            continue
+        largest = np.where(is_positive, counts, 0).argmax()
+        joins = ~is_positive
+        joins[largest] = True
+        if not WeightSums.of(weights[rows[joins[index]]]).is_positive:
+            joins[:] = True
+        joined[rows[joins[index]]] = names[largest]
     return joined
 
 

@@ -234,10 +234,10 @@ def test_many_events_in_groups_have_the_same_errors() -> None:
     [
         (["a"] * 4 + ["b"], [1.0, 1.0, 1.0, 1.0, -1.0], ("a", 5, 3.0)),
         # Three samples that are above 0 only together count as one.
-        (["a", "b", "c"], [2.0, 1.5, -3.0], ("b", 3, 0.5)),
+        (["a", "b", "c"], [2.0, 1.5, -3.0], ("a", 3, 0.5)),
     ],
 )
-def test_a_sample_without_weight_counts_with_the_largest_of_its_class(
+def test_a_sample_without_weight_counts_with_that_of_the_most_events(
     samples: list[str], weights: list[float], expected: tuple[str, int, float]
 ) -> None:
     labels = np.append(np.zeros(len(samples), np.int64), 1)

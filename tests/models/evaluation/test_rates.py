@@ -11,6 +11,7 @@ import pytest
 import torch
 from evaluated_candidates import TASK, separable_dataset
 from networks import small_network
+from numpy.typing import NDArray
 
 from models.evaluation import evaluation
 from models.evaluation.bootstrap import Estimate, Replicas
@@ -18,7 +19,7 @@ from models.evaluation.discriminant import ReplicatedScore
 from models.evaluation.evaluation import evaluate
 from models.evaluation.evaluation_task import mixture_of
 from models.evaluation.rates import CrossSection, Rates, rates_behind
-from models.evaluation.scored_events import mixing_factors
+from models.evaluation.scored_events import joined_samples, mixing_factors, within_classes
 from models.prediction import Candidate
 
 CLASSES = ["QCD", "ttbar"]
@@ -114,6 +115,57 @@ def test_small_rates_and_purities_are_not_0(unit: float) -> None:
     assert point["purity"]["value"] == pytest.approx(1e-10, rel=1e-9)
     assert 0 < point["purity"]["low"] < point["purity"]["high"] < 2e-10
     assert "limit" not in point["purity"]
+
+
+def weighted_samples(
+    rng: np.random.Generator, sums: dict[str, tuple[int, float]]
+) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
+    """Samples of some numbers of events, whose random weights have these sums."""
+    samples, weights = [], []
+    for name, (num_events, total) in sums.items():
+        samples += [name] * num_events
+        signed = rng.normal(1, 2, num_events)
+        weights.append(signed + (total - signed.sum()) / num_events)
+    return np.array(samples), np.concatenate(weights)
+
+
+def test_the_rate_behind_a_cut_is_that_before_times_the_efficiency_of_joined_samples() -> None:
+    """The joined sample has most of the rate of its class, and other scores than all others."""
+    rng = np.random.default_rng(1)
+    sums = {"soft": (120, 200.0), "negative": (20, -3.0), "hard": (80, 90.0), "signal": (100, 90.0)}
+    samples, weights = weighted_samples(rng, sums)
+    labels = (samples == "signal").astype(np.int64)
+    before = {"soft": 10.0, "negative": 40.0, "hard": 500.0, "signal": 5.0}
+    mixed = within_classes(labels, weights * mixing_factors(labels, samples, weights, before))
+    replicas = Replicas(labels, samples, mixed, seed=1, num=100)
+    mean_scores = {"soft": 0.5, "negative": 3.0, "hard": -1.0, "signal": 2.0}
+    scores = rng.normal([mean_scores[name] for name in samples], 0.7)
+    score = ReplicatedScore(replicas, scores, {1: 1.0}, np.array([0.5, 0.9]))
+    of_samples = {name: Estimate(rate, 0.0) for name, rate in before.items()}
+
+    rates = Rates(of_samples, {name: int(name == "signal") for name in before})
+    points = rates_behind(score, rates, CLASSES, seed=1)
+
+    efficiencies = score.class_share(0).value
+    behind = [point["rates"]["QCD"]["value"] for point in points]
+    assert behind == pytest.approx((550 * efficiencies).tolist())
+    # The mixed weights of a stratum are the rates of its samples.
+    fractions = {stratum.sample: stratum.fraction for stratum in replicas.strata_of_class(0)}
+    assert fractions == pytest.approx({"soft": 50 / 550, "hard": 500 / 550})
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_mixed_weights_join_the_same_samples(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sums = {name: (int(rng.integers(3, 9)), float(rng.normal(2, 5))) for name in "abcdef"}
+    samples, weights = weighted_samples(rng, sums)
+    labels = np.zeros(len(samples), np.int64)
+    rates = dict(zip(sums, rng.exponential(1, len(sums)), strict=True))
+
+    mixed = weights * mixing_factors(labels, samples, weights, rates)
+
+    joined = joined_samples(labels, samples, weights)
+    assert joined_samples(labels, samples, mixed).tolist() == joined.tolist()
 
 
 def test_classes_whose_rates_are_all_0_are_mixed_in_equal_parts() -> None:
