@@ -17,6 +17,7 @@ from features.errors import FeatureError
 from features.kernel_pass import EventKeys
 from features.schema import SPLITS, TRAIN
 from features.settings import Balance, FeatureSettings
+from hep_core.weight_sums import are_positive
 
 
 class RowGroupPlan(NamedTuple):
@@ -167,8 +168,9 @@ def class_weights(
         FeatureError: The weights of a class add up to 0 or less.
     """
     sums = np.bincount(labels, weights=weights, minlength=len(names))
-    for name, class_sum in zip(names, sums, strict=True):
-        if class_sum <= 0:
+    squares = np.bincount(labels, weights=np.square(weights), minlength=len(names))
+    for name, class_sum, is_positive in zip(names, sums, are_positive(sums, squares), strict=True):
+        if not is_positive:
             raise FeatureError(
                 f"the event weights of class {name} add up to {class_sum:g} on the {split} split; "
                 "balancing, losses and efficiencies need a positive sum. Check the `weight` of its "

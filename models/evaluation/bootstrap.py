@@ -10,18 +10,18 @@ weights, so differences between models are paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
+from hep_core.weight_sums import ROUNDING
 from models.errors import UndefinedMetricError
 from models.evaluation.intervals import (
     FEW,
     ONE_SIGMA,
-    ROUNDING,
     Efficiency,
     Floats,
     Labels,
@@ -106,7 +106,7 @@ class Replicas:
     Its arguments are the class, the name of the sample and the weight of each event, (num_events,)
     each. The events are split into strata, one for each class in each sample. The same seed and
     events give the same replicas. If the weights of a stratum do not add up to more than 0, it is
-    an `UndefinedMetricError`.
+    an `UndefinedMetricError`, which names the class by `classes`, if given.
     """
 
     def __init__(
@@ -117,7 +117,9 @@ class Replicas:
         *,
         seed: int,
         num: int = NUM_REPLICAS,
+        classes: Sequence[str] = (),
     ) -> None:
+        self._class_names = dict(enumerate(classes))
         self.weights = weights
         """(num_events,) weights of all events."""
         # A sample without positive weight joins another one of its class.
@@ -132,12 +134,15 @@ class Replicas:
         for index, (label, sample) in enumerate(keys):
             rows = np.flatnonzero((labels == label) & (joined == sample))
             if not WeightSums.of(weights[rows]).is_positive:
-                raise _no_weight(label, samples[rows])
+                raise _no_weight(self._name_class(label), samples[rows])
             # Each stratum has its own random numbers.
             rng = np.random.default_rng([seed, index])
             strata.append(_stratum(label, sample, rows, weights[rows], num, most_groups, rng))
         self.strata = _with_fractions(_usable_replicas(strata))
         """Events of one class in one sample each, with their random weights."""
+
+    def _name_class(self, label: int) -> str:
+        return self._class_names.get(label, f"class {label}")
 
     def strata_of_class(self, label: int) -> list[Stratum]:
         """Return the strata of a class, one for each of its samples.
@@ -147,8 +152,8 @@ class Replicas:
         strata = [stratum for stratum in self.strata if stratum.label == label]
         if not strata:
             raise UndefinedMetricError(
-                f"there are no test events of class {label}, so nothing that contains it can be "
-                "measured. Add files, or leave it out of the signal."
+                f"there are no test events of {self._name_class(label)}, so nothing that contains "
+                "it can be measured. Add files, or leave it out of the signal."
             )
         return strata
 
@@ -244,12 +249,12 @@ class Replicas:
         return ReplicatedInterval(measured / total[0], low, high)
 
 
-def _no_weight(label: int, samples: NDArray[np.str_]) -> UndefinedMetricError:
+def _no_weight(class_name: str, samples: NDArray[np.str_]) -> UndefinedMetricError:
     """Build the error about a class, or a sample of it, whose weights add up to 0 or less."""
     names = " and ".join(filter(None, np.unique(samples).tolist()))
     in_sample = f" in sample {names}" if names else ""
     return UndefinedMetricError(
-        f"the test events of class {label}{in_sample} cannot be evaluated: their weights add up to "
+        f"the test events of {class_name}{in_sample} cannot be evaluated: their weights add up to "
         "0 or less. Add files, or check the `weight` of the samples."
     )
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from features.columns import HIGH_LEVEL
+from hep_core.weight_sums import are_positive
 from models.evaluation.discriminant import log_odds, odds_range
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.intervals import Floats
@@ -226,8 +227,10 @@ def _expected_weights(simulation: ScoredEvents, task: EvaluationTask) -> Floats:
     """Scale the weights of each class so that they add up to its expected number of events."""
     expected = np.array(list(task.expected_events(simulation).values()))
     sums = np.bincount(simulation.labels, simulation.weights, len(task.classes))
+    squares = np.bincount(simulation.labels, np.square(simulation.weights), len(task.classes))
     # A class without positive weight gets the factor 0.
-    factors = np.divide(expected, sums, out=np.zeros(len(sums)), where=sums > 0)
+    is_positive = are_positive(sums, squares)
+    factors = np.divide(expected, sums, out=np.zeros(len(sums)), where=is_positive)
     return np.asarray(simulation.weights * factors[simulation.labels])
 
 

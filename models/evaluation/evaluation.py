@@ -317,6 +317,7 @@ def _importance(
             model.test.select(rows),
             signal=task.signal_labels,
             seed=task.seed,
+            classes=task.classes,
             on_events=progress.counter(f"shuffling inputs of {model.name}"),
         )
     except UndefinedMetricError as error:

@@ -71,6 +71,7 @@ def importance(
     *,
     signal: Sequence[int],
     seed: int,
+    classes: Sequence[str] = (),
     on_events: Callable[[int], None] | None = None,
 ) -> dict[str, Estimate]:
     """Measure how much area under the ROC curve is lost if a part of the inputs is permuted.
@@ -90,6 +91,7 @@ def importance(
         events: The events.
         signal: The classes of the signal, which count in equal parts.
         seed: Seed of shuffles and replicas.
+        classes: Names of the classes, by label, for errors.
         on_events: Called with the number of events of each prediction.
 
     Returns:
@@ -97,7 +99,14 @@ def importance(
     """
     # Replicas are copies of the events with random weights. All areas share them, so the errors of
     # their differences are paired.
-    replicas = Replicas(events.labels, events.samples, events.weights, seed=seed, num=_NUM_REPLICAS)
+    replicas = Replicas(
+        events.labels,
+        events.samples,
+        events.weights,
+        seed=seed,
+        num=_NUM_REPLICAS,
+        classes=classes,
+    )
     signal_fractions = dict.fromkeys(signal, 1 / len(signal))
     backgrounds = [label for label in np.unique(events.labels).tolist() if label not in signal]
     background_fractions = dict.fromkeys(backgrounds, 1 / len(backgrounds))

@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from hep_core.weight_sums import are_positive, without_rounding
 from models.evaluation.rounding import limit_of
 
 Floats = NDArray[np.float64]
@@ -19,8 +20,6 @@ Labels = NDArray[np.int64]
 #: Probability that a normal number lies more than one standard deviation from its mean; half of it
 #: lies beyond each end of a central interval.
 ONE_SIGMA: Final = 0.31731
-#: Relative size of rounding errors: sums of weights that differ by less count as equal.
-ROUNDING: Final = 1e-9
 #: Relative rounding error of a sum of shares that add up to 1.
 _ROUNDING_OF_SHARES: Final = 1e-12
 #: With effectively fewer events on one side of a cut, intervals cover at least what they promise,
@@ -71,16 +70,13 @@ class WeightSums(NamedTuple):
 
     @property
     def is_positive(self) -> bool:
-        """Whether the weights add up to more than 0, beyond rounding.
-
-        The root of the sum of squares sets the scale, since weights may have any unit.
-        """
-        return self.weight > ROUNDING * math.sqrt(self.weight2)
+        """Whether the weights add up to more than 0, beyond rounding."""
+        return bool(are_positive(self.weight, self.weight2))
 
     @property
     def is_zero(self) -> bool:
         """Whether the weights add up to 0, but for rounding."""
-        return abs(self.weight) <= ROUNDING * math.sqrt(self.weight2)
+        return without_rounding(self.weight, self.weight2) == 0
 
     def effective_events(self, typical: float) -> tuple[float, float]:
         """Return the effective number of events, and the weight of one of them.
@@ -113,7 +109,8 @@ def effective_numbers(sums: Floats, squares: Floats) -> Floats:
 
     They are 0 where a sum is 0 or less.
     """
-    is_positive = (sums > 0) & (squares > 0)
+    # Differences of large sums may leave a weight without a square.
+    is_positive = are_positive(sums, np.maximum(squares, 0.0)) & (squares > 0)
     return np.divide(np.square(sums), squares, out=np.zeros_like(sums), where=is_positive)
 
 

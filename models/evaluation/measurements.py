@@ -144,7 +144,14 @@ def _confusion(events: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
 
 def replicas_of(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
     """Make bootstrap replicas of test events, all of which are of measurable classes."""
-    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num)
+    return Replicas(
+        events.labels,
+        events.samples,
+        events.weights,
+        seed=task.seed,
+        num=num,
+        classes=task.classes,
+    )
 
 
 def measurable_events(

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hep_core.weight_sums import are_positive
 from models.evaluation.intervals import Floats, Labels, WeightSums
 from models.prediction import column_array
 
@@ -39,8 +40,9 @@ def within_classes(labels: Labels, weights: Floats) -> Floats:
         [1.5, 0.5, 1.0]
     """
     sums = np.bincount(labels, weights)
+    is_positive = are_positive(sums, np.bincount(labels, np.square(weights)))
     # The factor of each class is number of events / sum of weights.
-    factors = np.divide(np.bincount(labels), sums, out=np.ones(len(sums)), where=sums > 0)
+    factors = np.divide(np.bincount(labels), sums, out=np.ones(len(sums)), where=is_positive)
     return weights * factors[labels]
 
 
@@ -61,9 +63,8 @@ def joined_samples(labels: Labels, samples: NDArray[np.str_], weights: Floats) -
     for in_class in _class_masks(labels):
         rows = np.flatnonzero(in_class)
         names, index, counts = np.unique(samples[rows], return_inverse=True, return_counts=True)
-        is_positive = np.array(
-            [WeightSums.of(weights[rows[index == name]]).is_positive for name in range(len(names))]
-        )
+        sums = np.bincount(index, weights[rows])
+        is_positive = are_positive(sums, np.bincount(index, np.square(weights[rows])))
         if is_positive.all():
             continue
         largest = np.where(is_positive, counts, 0).argmax()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hep_core.weight_sums import are_positive
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.intervals import Floats, Labels, WeightSums
 from models.evaluation.scored_events import ScoredEvents, within_classes
@@ -228,7 +229,9 @@ def _area(labels: Labels, events: EventVariation, task: EvaluationTask) -> Stati
     """
     num_classes = len(task.classes)
     weight_of_class = np.bincount(labels, events.weights, num_classes)
-    if not (weight_of_class[task.measured_labels] > 0).all():
+    square_of_class = np.bincount(labels, np.square(events.weights), num_classes)
+    is_positive = are_positive(weight_of_class, square_of_class)
+    if not is_positive[task.measured_labels].all():
         return Statistic(np.nan, np.full(len(labels), np.nan))
     # Classes that do not count have no events here.
     weight_of_class[weight_of_class == 0] = np.nan

@@ -157,7 +157,7 @@ def efficiency(passed: Yield, total: Yield) -> Efficiency | None:
         >>> [round(end, 3) for end in efficiency(Yield(1, 1.0, 1.0), Yield(4, 4.0, 4.0)) or ()]
         [0.25, 0.042, 0.618]
     """
-    if total.weight <= 0:
+    if not WeightSums(total.weight, max(0.0, total.weight2)).is_positive:
         return None
     # The interval is that of two independent sums: of events that pass, and of those that fail.
     passing = WeightSums(passed.weight, max(0.0, passed.weight2))

@@ -156,6 +156,9 @@ def test_negative_weights_are_fine_as_long_as_their_sum_is_positive() -> None:
     assert factors.tolist() == [2.0, 1.0]
     with pytest.raises(FeatureError, match="class a add up to -1"):
         class_weights(labels, np.array([1.0, -1.0, -1.0, 2.0]), ["a", "b"])
+    # Their sum is 6e-17.
+    with pytest.raises(FeatureError, match="class a add up to"):
+        class_weights(labels, np.array([0.1, 0.2, -0.3, 2.0]), ["a", "b"])
 
 
 def test_a_split_without_a_class_is_shown_with_its_table() -> None:

@@ -204,6 +204,22 @@ def test_copies_count_neither_as_generated_events_nor_with_their_weights() -> No
     assert generated(0) == {"low.0": GeneratedSample(0, 3.0, 90, 200.0, None)}
 
 
+def test_weights_that_cancel_but_for_rounding_normalise_nothing() -> None:
+    rounding = 0.1 + 0.2 - 0.3
+    weights = {"low.0": {"entries": [rounding, 0.14], "rejected_copy": [0.0, 0.0]}}
+
+    samples = GeneratedSample.from_counters(
+        "low",
+        {"low.0": 0},
+        {**INGESTED, "weights": weights},
+        cross_section_pb=3.0,
+        sum_of_weights=None,
+    )
+
+    with pytest.raises(FeatureError, match=r"sample 'low\.0' add up to 0 over its 90 events"):
+        physics_factors(samples, 1.0)
+
+
 @pytest.mark.parametrize(
     ("cross_section", "stated", "expected"),
     [

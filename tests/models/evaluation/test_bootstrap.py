@@ -235,6 +235,8 @@ def test_many_events_in_groups_have_the_same_errors() -> None:
         (["a"] * 4 + ["b"], [1.0, 1.0, 1.0, 1.0, -1.0], ("a", 5, 3.0)),
         # Three samples that are above 0 only together count as one.
         (["a", "b", "c"], [2.0, 1.5, -3.0], ("a", 3, 0.5)),
+        # The weights of a sample cancel but for rounding.
+        (["a", "b", "b", "b"], [1.0, 0.1, 0.2, -0.3], ("a", 4, 1.0)),
     ],
 )
 def test_a_sample_without_weight_counts_with_that_of_the_most_events(
@@ -245,7 +247,9 @@ def test_a_sample_without_weight_counts_with_that_of_the_most_events(
     replicas = replicas_of(labels, np.array([*weights, 1.0]), np.array([*samples, "signal"]))
 
     background, signal = replicas.strata
-    assert (background.sample, len(background.rows), background.totals[0]) == expected
+    assert (background.sample, len(background.rows), background.totals[0]) == pytest.approx(
+        expected
+    )
     assert signal.sample == "signal"
 
 
@@ -262,6 +266,13 @@ def test_replicas_without_weight_are_left_out() -> None:
 def test_a_class_without_weight_is_an_error_that_names_its_samples() -> None:
     samples = np.array(["low", "high", "other"])
 
-    expected = "class 0 in sample high and low cannot be evaluated"
+    expected = "events of QCD in sample high and low cannot be evaluated"
     with pytest.raises(UndefinedMetricError, match=expected):
-        Replicas(np.array([0, 0, 1]), samples, np.array([1.0, -2.0, 1.0]), seed=1, num=2)
+        Replicas(
+            np.array([0, 0, 1]),
+            samples,
+            np.array([1.0, -2.0, 1.0]),
+            seed=1,
+            num=2,
+            classes=["QCD", "top"],
+        )

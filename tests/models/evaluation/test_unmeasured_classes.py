@@ -32,7 +32,7 @@ from models.evaluation.evaluation import evaluate
 from models.evaluation.evaluation_task import mixture_of
 from models.evaluation.measurements import measurable_events
 from models.evaluation.rates import Rates
-from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.scored_events import ScoredEvents, within_classes
 from models.prediction import Candidate
 
 
@@ -137,6 +137,15 @@ def test_a_signal_class_without_test_events_leaves_the_importance_of_the_inputs(
     only_ttbar, with_missing = importances
     assert with_missing == only_ttbar
     assert only_ttbar["met"]["value"] > 0.01
+
+
+def test_a_class_of_weights_that_cancel_but_for_rounding_keeps_them() -> None:
+    labels = np.repeat([0, 1], 3)
+    weights = np.array([0.1, 0.2, -0.3, 1.0, 2.0, 3.0])
+
+    normalised = within_classes(labels, weights)
+
+    assert normalised.tolist() == [0.1, 0.2, -0.3, 0.5, 1.0, 1.5]
 
 
 def test_a_mixture_with_a_class_without_events_is_refused() -> None:

@@ -18,6 +18,7 @@ THREE_CLASSES = TASK._replace(classes=["QCD", "ttbar", "W+jets"])
 UP = np.array([2.0, 1.0, 1.0, 1.0, 3.0, 1.0])
 #: The weights of QCD cancel.
 CANCELLING = np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0])
+CANCELLING_BUT_FOR_ROUNDING = np.array([0.1, 0.2, -0.3, 0.0, 1.0, 1.0])
 
 
 def events_with(labels: Any, probabilities: np.ndarray, weights: Any) -> ScoredEvents:
@@ -87,8 +88,9 @@ def test_an_envelope_has_shifts_in_both_directions() -> None:
     assert (qcd["down"], qcd["up"]) == pytest.approx((-0.1, 0.25))
 
 
-def test_a_class_without_weight_has_no_shift_and_no_envelope() -> None:
-    up, cancelling = reweighted(UP, CANCELLING)
+@pytest.mark.parametrize("weights", [CANCELLING, CANCELLING_BUT_FOR_ROUNDING])
+def test_a_class_without_weight_has_no_shift_and_no_envelope(weights: np.ndarray) -> None:
+    up, cancelling = reweighted(UP, weights)
 
     for numbers in (cancelling, envelope([up, cancelling])):
         assert numbers["accuracy"] is None
