@@ -104,9 +104,10 @@ class EvaluationTask(NamedTuple):
     def outputs(self) -> list[int]:
         """The classes whose outputs are measured.
 
-        Of two classes it is only the signal, since the other output is 1 minus it.
+        Of a model of two classes it is only the signal, since the other output is 1 minus it. With
+        more classes no output follows from another one, also if only two can be measured.
         """
-        return self.measured_labels if len(self.measured_labels) > 2 else self.signal_labels
+        return self.measured_labels if len(self.classes) > 2 else self.signal_labels
 
     @property
     def rates_of_measured(self) -> Rates | None:
