@@ -74,7 +74,7 @@ def unmeasured_rates(rates: Rates | None) -> list[str]:
     quantity, unit = ("number of events", "") if rates.are_events else ("rate", "/s")
     return [
         f"the {quantity} of sample {name} before the classifier is not measured: the weights of "
-        f"its selected events add up to 0 or less. It counts as 0, and is below {rate.error:.2g}"
+        f"its selected events add up to 0 or less. It counts as 0, and is below {rate.error:.3g}"
         f"{unit}. Add files of this sample."
         for name, rate in rates.of_samples.items()
         if rate.value <= 0
