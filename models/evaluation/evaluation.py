@@ -127,8 +127,7 @@ def evaluate(
             model = EvaluatedModel(
                 candidate, test, measured, *measure(measured, train, replicas, task)
             )
-            # Every model lists the unmeasured rates and classes, also those that an earlier model
-            # took out of the task.
+            # Every model lists them all, also the classes that an earlier model took out.
             unmeasured += [sentence for sentence in sentences if sentence not in unmeasured]
             model.numbers["num_events"] = len(test.labels)
             model.numbers["not_measurable"] = [*unmeasured, *model.numbers["not_measurable"]]
