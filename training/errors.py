@@ -16,7 +16,7 @@ class IdleSettingError(TrainingError):
 
 
 class ColumnError(TrainingError):
-    """A column or class of `train.decorrelate` is missing, or the column is constant."""
+    """A column or class of `train.decorrelate` is missing, or the loss cannot use the column."""
 
 
 class FrozenNetworkError(TrainingError):

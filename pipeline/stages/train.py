@@ -173,7 +173,7 @@ def _plan(
 
     Raises:
         IdleSettingError: A setting has no effect with one worker.
-        ColumnError: A column of `train.decorrelate` is missing or constant.
+        ColumnError: A column of `train.decorrelate` is missing, not finite, or constant.
     """
     from features.dataset import FeatureDataset
     from pipeline.runs.best_settings import with_best_settings

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from features.matrices import as_numpy
@@ -14,28 +17,75 @@ from training.errors import ColumnError
 
 
 def check_spectators(dataset: FeatureDataset, settings: DecorrelateSettings) -> None:
-    """Refuse columns of `train.decorrelate` without effect: missing, no numbers, or constant.
+    """Refuse columns of `train.decorrelate` that the loss cannot use.
+
+    These are columns that are missing, hold no numbers, are not finite within a class of the
+    training or validation split, or are constant within a class of the training split.
 
     Raises:
         ColumnError: There is such a column; the message names the first.
     """
-    files = dataset.files("train")
     for name in settings.columns:
         _check_holds_numbers(dataset, name)
+    # The validation loss has the term too.
+    for split in ("train", "val"):
+        # A split without events is refused later, whether or not the loss has the term.
+        if dataset.num_rows(split):
+            _check_split(dataset, split, settings)
+
+
+def _check_split(dataset: FeatureDataset, split: str, settings: DecorrelateSettings) -> None:
+    """Refuse columns that the loss cannot use for the events of a split.
+
+    Raises:
+        ColumnError: There is such a column.
+    """
     # Each file is read alone, since pyarrow would look for partitions in the paths of many.
-    tables = [read_parquet(file, ["label", *settings.columns]) for file in files]
+    tables = [read_parquet(file, ["label", *settings.columns]) for file in dataset.files(split)]
     table = pa.concat_tables(tables)
     labels = as_numpy(table["label"].combine_chunks())
     for name in settings.columns:
         values = as_numpy(table[name].combine_chunks())
         for label, class_name in enumerate(dataset.classes):
-            in_class = values[labels == label]
-            if class_name in settings.classes and len(np.unique(in_class)) < 2:
-                raise ColumnError(
-                    f"train.decorrelate.from: '{name}' is the same for all {len(in_class)} "
-                    f"{class_name} events of the training split, so no score depends on it. Take "
-                    f"it out, or take {class_name} out of train.decorrelate.classes."
-                )
+            if class_name not in settings.classes:
+                continue
+            values_of_class = values[labels == label]
+            _check_is_finite(values_of_class, name, class_name, split)
+            if split == "train":
+                _check_varies(values_of_class, name, class_name)
+
+
+def _check_is_finite(values: NDArray[Any], name: str, class_name: str, split: str) -> None:
+    """Refuse a column that is NaN or infinite for events of a class in a split.
+
+    One such event would make the loss of its batch NaN, even with a weight of 0.
+
+    Raises:
+        ColumnError: There are such events.
+    """
+    split_name = {"train": "training", "val": "validation"}[split]
+    num_not_finite = np.count_nonzero(~np.isfinite(values))
+    if num_not_finite:
+        raise ColumnError(
+            f"train.decorrelate.from: '{name}' is NaN or infinite for {num_not_finite} of the "
+            f"{len(values)} {class_name} events of the {split_name} split, so the loss would be NaN. "
+            f"Take it out, take {class_name} out of train.decorrelate.classes, or read files in "
+            f"which it is finite."
+        )
+
+
+def _check_varies(values: NDArray[Any], name: str, class_name: str) -> None:
+    """Refuse a column that is the same for all training events of a class.
+
+    Raises:
+        ColumnError: It is the same.
+    """
+    if len(np.unique(values)) < 2:
+        raise ColumnError(
+            f"train.decorrelate.from: '{name}' is the same for all {len(values)} {class_name} "
+            f"events of the training split, so no score depends on it. Take it out, or take "
+            f"{class_name} out of train.decorrelate.classes."
+        )
 
 
 def _check_holds_numbers(dataset: FeatureDataset, name: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,3 +108,50 @@ def test_columns_without_effect_are_refused(
 ) -> None:
     with pytest.raises(ColumnError, match=message):
         check_spectators(dataset, decorrelate("met", column, classes=["ttbar", "QCD"]))
+
+
+@pytest.fixture
+def dataset_with(dataset: FeatureDataset, tmp_path: Path) -> Callable[..., FeatureDataset]:
+    """Copy the dataset, with other masses for the first events of a class in a split."""
+
+    def make(split: str, class_name: str, masses: list[float]) -> FeatureDataset:
+        copy = FeatureDataset.load(shutil.copytree(dataset.folder, tmp_path / "copy"))
+        label = copy.classes.index(class_name)
+        file = copy.files(split)[0]
+        table = pq.read_table(file)
+        rows = np.flatnonzero(np.asarray(table["label"]) == label)[: len(masses)]
+        assert len(rows) == len(masses)
+        column = np.asarray(table["Jet.Mass"]).copy()
+        column[rows] = masses
+        index = table.column_names.index("Jet.Mass")
+        pq.write_table(table.set_column(index, "Jet.Mass", pa.array(column)), file)
+        return copy
+
+    return make
+
+
+@pytest.mark.parametrize("mass", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("split", "split_name"), [("train", "training"), ("val", "validation")])
+def test_columns_that_are_not_finite_within_a_class_are_refused(
+    dataset_with: Callable[..., FeatureDataset], split: str, split_name: str, mass: float
+) -> None:
+    dataset = dataset_with(split, "QCD", [mass])
+    files = dataset.files(split)
+    labels = np.concatenate([np.asarray(pq.read_table(file)["label"]) for file in files])
+    num_qcd = np.count_nonzero(labels == dataset.classes.index("QCD"))
+
+    message = (
+        f"'Jet.Mass' is NaN or infinite for 1 of the {num_qcd} QCD events of the {split_name} "
+        "split.*Take it out, take QCD out"
+    )
+    with pytest.raises(ColumnError, match=message):
+        check_spectators(dataset, decorrelate("met", "Jet.Mass", classes=["ttbar", "QCD"]))
+
+
+def test_columns_may_be_nan_where_the_loss_does_not_use_them(
+    dataset_with: Callable[..., FeatureDataset],
+) -> None:
+    dataset = dataset_with("train", "QCD", [np.nan])
+
+    check_spectators(dataset, decorrelate("Jet.Mass", classes=["ttbar"]))
+    check_spectators(dataset, decorrelate("met", classes=["QCD"]))
