@@ -30,7 +30,6 @@ from models.evaluation.independence import (
     ScoreCut,
     columns_beside,
     measure_independence,
-    present_columns,
 )
 from models.evaluation.measurements import measurable_events, measure, only_finite, replicas_of
 from models.evaluation.rates import unmeasured_rates
@@ -270,8 +269,8 @@ def _independence(
 ) -> dict[str, Any]:
     """Measure whether the score depends on the columns of the task; see `measure_independence`.
 
-    The result is part of the numbers of the model, with a sentence about each column that the
-    events lack; it is empty if the task names no columns.
+    The result is part of the numbers of the model, with a sentence about each number that is not
+    measured; it is empty if the task names no columns.
     """
     if not task.independent_of:
         return {}
@@ -280,16 +279,10 @@ def _independence(
         for point in model.numbers["working_points"]
         if point["measurable"]
     ]
-    numbers = measure_independence(predictions, model.measured, replicas, task, cuts)
-    present = present_columns(predictions, task)
-    sentences = [
-        f"the dependence of the score on {name} is not measured: these events have no such column."
-        for name in task.independent_of
-        if name not in present
-    ]
+    measured = measure_independence(predictions, model.measured, replicas, task, cuts)
     return {
-        "independence": numbers,
-        "not_measurable": [*model.numbers["not_measurable"], *sentences],
+        "independence": measured.numbers,
+        "not_measurable": [*model.numbers["not_measurable"], *measured.sentences],
     }
 
 

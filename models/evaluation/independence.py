@@ -35,6 +35,23 @@ _MOST_BINS: Final = 8
 _EVENTS_PER_BIN: Final = 5
 
 
+#: Result of `correlation_in_replicas` where the column is not finite.
+_NO_CORRELATION: Final = {
+    "value": math.nan,
+    "error": math.nan,
+    "independent": math.nan,
+    "num_events": 0,
+}
+#: Result of `flatness` where nothing can be tested.
+_NO_FLATNESS: Final[dict[str, Any]] = {
+    "edges": [],
+    "efficiency": [],
+    "chi_square": None,
+    "degrees_of_freedom": None,
+    "p_value": None,
+}
+
+
 class ScoreCut(NamedTuple):
     """A cut on the score, at a working point."""
 
@@ -44,13 +61,24 @@ class ScoreCut(NamedTuple):
     """Score from which on events pass."""
 
 
+class Independence(NamedTuple):
+    """How the score depends on columns."""
+
+    numbers: dict[str, Any]
+    """By column and class: `distance_correlation`, with its error and its mean for an independent
+    score, and `points`, one for each cut, with the efficiency in bins of the column. Within a class
+    in which the column is not finite, nothing is measured."""
+    sentences: list[str]
+    """What is not measured, and why."""
+
+
 def measure_independence(
     predictions: pa.Table,
     events: ScoredEvents,
     replicas: Replicas,
     task: EvaluationTask,
     cuts: Sequence[ScoreCut],
-) -> dict[str, Any]:
+) -> Independence:
     """Measure how the score depends on the columns of the task, within the classes of the task.
 
     Args:
@@ -61,31 +89,79 @@ def measure_independence(
         cuts: Cuts on the score.
 
     Returns:
-        By column and class: `distance_correlation`, with its error and its mean for an independent
-        score, and `points`, one for each cut, with the efficiency in bins of the column.
+        The numbers, and a sentence about each that these events do not measure.
     """
     scores = task.score(events.probabilities)
     is_measured = np.isin(predictions["label"].to_numpy(), task.measured_labels)
     labels = [label for label in task.independent_within if label in task.measured_labels]
+    present = _present_columns(predictions, task)
+    sentences = [
+        f"the dependence of the score on {name} is not measured: these events have no such column."
+        for name in task.independent_of
+        if name not in present
+    ]
     numbers: dict[str, Any] = {}
-    for name in present_columns(predictions, task):
+    for name in present:
         values = column_values(predictions, name)[is_measured]
         numbers[name] = {}
         for label in labels:
             in_class = events.labels == label
-            correlation = correlation_in_replicas(scores, values, replicas, label)
-            points = [
-                flatness(
-                    values[in_class], scores[in_class] >= cut.threshold, events.weights[in_class]
+            class_name = task.classes[label]
+            num_not_finite = np.count_nonzero(~np.isfinite(values[in_class]))
+            if num_not_finite:
+                correlation: dict[str, Any] = dict(_NO_CORRELATION)
+                points = [_NO_FLATNESS | cut._asdict() for cut in cuts]
+                sentences.append(
+                    f"the dependence of the score on {name} is not measured for {class_name}: "
+                    f"{num_not_finite} of its {in_class.sum()} test events have no finite {name}."
                 )
-                | cut._asdict()
-                for cut in cuts
-            ]
-            numbers[name][task.classes[label]] = {
-                "distance_correlation": correlation,
-                "points": points,
-            }
-    return numbers
+            else:
+                correlation = correlation_in_replicas(scores, values, replicas, label)
+                points = _flatness_at_cuts(values, scores, events, label, cuts)
+                sentences += _unmeasured(correlation, points, name, class_name)
+            numbers[name][class_name] = {"distance_correlation": correlation, "points": points}
+    return Independence(numbers, sentences)
+
+
+def _flatness_at_cuts(
+    values: Floats, scores: Floats, events: ScoredEvents, label: int, cuts: Sequence[ScoreCut]
+) -> list[dict[str, Any]]:
+    """Measure for each cut how flat the efficiency of a class is in a column."""
+    in_class = events.labels == label
+    values_of_class, weights_of_class = values[in_class], events.weights[in_class]
+    points = []
+    for cut in cuts:
+        passing = scores[in_class] >= cut.threshold
+        point = flatness(values_of_class, passing, weights_of_class)
+        points.append(point | cut._asdict())
+    return points
+
+
+def _unmeasured(
+    correlation: dict[str, Any], points: Sequence[dict[str, Any]], name: str, class_name: str
+) -> list[str]:
+    """Write a sentence about each number of a class and a column that is not measured."""
+    sentences = []
+    results = [correlation["value"], correlation["error"], correlation["independent"]]
+    if not np.isfinite(results).all():
+        sentences.append(
+            f"the distance correlation of score and {name} is not measured for {class_name}: of "
+            f"the {correlation['num_events']} events that count, all with a weight have the same "
+            f"score or the same {name}."
+        )
+    untested = [f"{100 * point['wanted']:g} %" for point in points if point["p_value"] is None]
+    if untested:
+        sentences.append(
+            f"whether the efficiency of {class_name} is flat in {name} is not tested at signal "
+            f"efficiencies of {', '.join(untested)}: too few events pass or fail, or all have the "
+            f"same {name}."
+        )
+    if any(None in point["efficiency"] for point in points):
+        sentences.append(
+            f"the efficiency of {class_name} is not measured in all bins of {name}: the weights "
+            f"in a bin add up to 0 or less."
+        )
+    return sentences
 
 
 def columns_beside(task: EvaluationTask) -> list[str]:
@@ -93,7 +169,7 @@ def columns_beside(task: EvaluationTask) -> list[str]:
     return [name for name in task.independent_of if name == NUM_PARTICLES.name]
 
 
-def present_columns(predictions: pa.Table, task: EvaluationTask) -> list[str]:
+def _present_columns(predictions: pa.Table, task: EvaluationTask) -> list[str]:
     """Return the columns of the task that some events have."""
     available = {*hlf_names(), *predictions.column_names}
     return [name for name in task.independent_of if name in available]
@@ -124,7 +200,7 @@ def correlation_in_replicas(
     Returns:
         `value` and `error`; `independent`, the mean of the value for independent columns, which
         falls with the number of events; and `num_events`, those that count. The first three are NaN
-        if score or column is constant.
+        if score or column is constant over the events with a weight.
     """
     strata = replicas.strata_of_class(label)
     num_in_class = sum(len(stratum.rows) for stratum in strata)
@@ -159,12 +235,14 @@ def _distance_correlations(first: Floats, second: Floats, shares: Floats) -> tup
     Returns:
         (num_weightings,) dCorr², and its mean for independent columns with the first weighting:
         E|x - x'| E|y - y'| times the sum of squared shares, over the root of the variances
-        (Székely, Rizzo, Bakirov 2007, theorem 5). Both are NaN if a column is constant.
+        (Székely, Rizzo, Bakirov 2007, theorem 5). Both are NaN if a column is constant over the
+        events with a share.
     """
+    has_share = shares[:, 0] > 0
+    if len(np.unique(first[has_share])) < 2 or len(np.unique(second[has_share])) < 2:
+        return np.full(shares.shape[1], np.nan), math.nan
     first_distances = np.abs(np.subtract.outer(first, first))
     second_distances = np.abs(np.subtract.outer(second, second))
-    if not (first_distances.any() and second_distances.any()):
-        return np.full(shares.shape[1], np.nan), math.nan
     first_means, second_means = first_distances @ shares, second_distances @ shares
 
     def covariance(
@@ -197,7 +275,8 @@ def flatness(values: Floats, passing: NDArray[np.bool_], weights: Floats) -> dic
         `edges` of bins of nearly equal numbers of events, `efficiency` of each bin (None without
         weight), and `chi_square`, `degrees_of_freedom` and `p_value` of equal efficiencies: for
         weights of 1 Pearson's test, else with effective numbers of events. With too few events that
-        pass or fail, `edges` and `efficiency` are empty, and the others None.
+        pass or fail, or a single bin with a weight, `edges` and `efficiency` are empty, and the
+        others None.
     """
     efficiency = float(weights[passing].sum() / weights.sum())
     num_effective, _ = WeightSums.of(weights).effective_events(1.0)
@@ -205,8 +284,7 @@ def flatness(values: Floats, passing: NDArray[np.bool_], weights: Floats) -> dic
     num_bins = min(_MOST_BINS, int(num_rarer / _EVENTS_PER_BIN))
     edges = _edges(values, num_bins)
     if len(edges) < 3:
-        empty: dict[str, Any] = {"edges": [], "efficiency": [], "chi_square": None}
-        return empty | {"degrees_of_freedom": None, "p_value": None}
+        return _NO_FLATNESS
     shares = efficiency_against(values, passing, weights, edges)
     bins = np.searchsorted(edges[1:-1], values, side="right")
     chi_square, num_terms = 0.0, 0
@@ -217,6 +295,8 @@ def flatness(values: Floats, passing: NDArray[np.bool_], weights: Floats) -> dic
         variance = efficiency * (1 - efficiency) / events_of_bin
         chi_square += (share.value - efficiency) ** 2 / variance
         num_terms += 1
+    if num_terms < 2:
+        return _NO_FLATNESS
     return {
         "edges": edges.tolist(),
         "efficiency": [None if share is None else share.as_json() for share in shares],

@@ -74,7 +74,7 @@ def _draw_efficiency(axes: Axes, point: Mapping[str, Any], index: int) -> float:
     name = f"{100 * point['wanted']:g} %"
     if point["p_value"] is None:
         # Bars without points only add a line to the legend.
-        axes.errorbar([], [], [], label=f"{name}: too few events", **point_look(index))
+        axes.errorbar([], [], [], label=f"{name}: not measurable", **point_look(index))
         return 0.0
     edges = drawn_edges(point["edges"])
     is_measured = np.array([share is not None for share in point["efficiency"]])

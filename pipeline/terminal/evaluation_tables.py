@@ -162,7 +162,7 @@ def _independence(metrics: Mapping[str, Any]) -> Grid:
         *("model", "column", "class", "dCorr²", "if independent", *points),
         keys=3,
         title="distance correlation of score and column within a class, and p of a flat efficiency",
-        caption="-: too few events",
+        caption="-: not measurable",
     )
     for model, run in metrics["runs"].items():
         for row in independence_rows(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from drawn_figures import data_outside_axes, legend_texts
 from evaluated_candidates import TASK, separable_dataset
 from networks import small_network, small_spec
 from scipy.stats import chi2_contingency
+from scored_examples import example_task
 
 from features.columns import hlf_names
 from models.evaluation import evaluation
@@ -21,11 +23,16 @@ from models.evaluation.bootstrap import Replicas
 from models.evaluation.evaluation import evaluate
 from models.evaluation.independence import (
     MOST_EVENTS,
+    Independence,
+    ScoreCut,
     column_values,
     correlation_in_replicas,
     flatness,
+    measure_independence,
 )
 from models.evaluation.independence_figure import plot_independence
+from models.evaluation.measurements import replicas_of
+from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import PlotLabels
 from models.prediction import Candidate
 from models.saved_model import model_spec
@@ -212,6 +219,116 @@ def test_an_evaluation_measures_each_column_within_each_class(
     assert b"num_particles" not in columns
 
 
+def events_of_one_class(scores: np.ndarray) -> ScoredEvents:
+    """Events of the first of two classes, and one of the signal; the score is that of the signal."""
+    scores = np.append(scores, 0.5)
+    labels = np.append(np.zeros(len(scores) - 1, np.int64), 1)
+    return ScoredEvents(
+        labels,
+        np.stack([1 - scores, scores], axis=1),
+        np.ones(len(scores)),
+        np.zeros((len(scores), len(hlf_names())), np.float32),
+        np.where(labels == 0, "qcd", "top"),
+    )
+
+
+def independence_of(events: ScoredEvents, values: np.ndarray) -> Independence:
+    """How the scores of QCD depend on a column x, at the cut at 0.5."""
+    table = pa.table({"label": events.labels, "x": np.append(values, 1.0)})
+    task = example_task(classes=["QCD", "top"], independent_of=["x"], independent_within=[0])
+    return measure_independence(table, events, replicas_of(events, task, num=300), task, [CUT])
+
+
+def nulls(numbers: Any) -> int:
+    """How many numbers are null in JSON, or lists empty."""
+    if isinstance(numbers, dict):
+        return sum(nulls(value) for value in numbers.values())
+    if isinstance(numbers, list):
+        return sum(nulls(value) for value in numbers) if numbers else 1
+    return int(numbers is None or not np.isfinite(numbers))
+
+
+CUT = ScoreCut(wanted=0.9, threshold=0.5)
+SCORES = np.random.default_rng(11).uniform(size=300)
+MASSES = np.random.default_rng(12).uniform(20, 90, 300)
+
+
+def test_what_is_measured_has_no_sentence() -> None:
+    measured = independence_of(events_of_one_class(SCORES), MASSES)
+
+    assert (nulls(measured.numbers), measured.sentences) == (0, [])
+
+
+@pytest.mark.parametrize("mass", [np.nan, np.inf, -np.inf])
+def test_a_class_with_a_column_that_is_not_finite_has_a_sentence_in_place_of_numbers(
+    mass: float,
+) -> None:
+    masses = MASSES.copy()
+    masses[[5, 7]] = mass
+
+    measured = independence_of(events_of_one_class(SCORES), masses)
+
+    numbers = measured.numbers["x"]["QCD"]
+    assert np.isnan(numbers["distance_correlation"]["value"])
+    (point,) = numbers["points"]
+    assert (point["wanted"], point["threshold"]) == (0.9, 0.5)
+    assert (point["edges"], point["chi_square"], point["p_value"]) == ([], None, None)
+    (sentence,) = measured.sentences
+    assert "not measured for QCD: 2 of its 300 test events have no finite x." in sentence
+
+
+@pytest.mark.parametrize(
+    ("scores", "masses", "sentences"),
+    [
+        (SCORES, np.ones(300), ["distance correlation of score and x", "flat in x .* 90 %"]),
+        (np.full(300, 0.7), MASSES, ["distance correlation of score and x", "flat in x .* 90 %"]),
+        (SCORES / 2.01, MASSES, ["flat in x .* 90 %: too few events"]),
+    ],
+    ids=["column is constant", "score is constant", "no event passes"],
+)
+def test_each_null_has_a_sentence(
+    scores: np.ndarray, masses: np.ndarray, sentences: list[str]
+) -> None:
+    measured = independence_of(events_of_one_class(scores), masses)
+
+    assert nulls(measured.numbers) > 0
+    assert len(measured.sentences) == len(sentences)
+    for sentence, pattern in zip(measured.sentences, sentences, strict=True):
+        assert re.search(pattern, sentence)
+
+
+def test_a_bin_without_weight_has_a_sentence() -> None:
+    events = events_of_one_class(SCORES)
+    weights = events.weights.copy()
+    # Two lowest of eight bins of equal numbers of events.
+    weights[:300][np.argsort(MASSES)[:60]] = 0
+
+    measured = independence_of(events._replace(weights=weights), MASSES)
+
+    (point,) = measured.numbers["x"]["QCD"]["points"]
+    assert point["efficiency"][0] is None
+    assert point["p_value"] is not None
+    (sentence,) = measured.sentences
+    assert "the efficiency of QCD is not measured in all bins of x" in sentence
+
+
+def test_events_without_weight_do_not_make_a_constant_column_vary() -> None:
+    weights, values = np.ones(50), np.ones(50)
+    weights[0], values[0] = 0, 2
+
+    measured = correlation_in_replicas(SCORES[:50], values, make_replicas(weights), 0)
+
+    assert np.isnan([measured["value"], measured["independent"]]).all()
+
+
+def test_a_single_bin_with_a_weight_is_not_tested() -> None:
+    values, weights = np.repeat([1.0, 2.0], 100), np.repeat([1.0, 0.0], 100)
+
+    measured = flatness(values, np.arange(200) % 2 == 0, weights)
+
+    assert (measured["edges"], measured["p_value"]) == ([], None)
+
+
 def test_the_figure_shows_each_cut_with_its_p_value_inside_its_axes() -> None:
     rng = np.random.default_rng(10)
     values, ones = 23 + rng.exponential(30, 500), np.ones(500)
@@ -228,6 +345,6 @@ def test_the_figure_shows_each_cut_with_its_p_value_inside_its_axes() -> None:
 
     texts = legend_texts(figure)
     assert texts[0] == f"90 %: p = {points[0]['p_value']:.2g} for flat"
-    assert texts[2] == "50 %: too few events"
+    assert texts[2] == "50 %: not measurable"
     assert [axes.get_xlabel() for axes in figure.axes] == ["Lepton $p_T$ [GeV]", "mass"]
     assert data_outside_axes(figure) == []
