@@ -327,9 +327,10 @@ def _is_integer(value: Any) -> bool:
 
 
 def exact(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Convert integers and booleans to Python's integers, which have no limits.
+    """Convert numbers to a type in which all nodes of an expression calculate.
 
-    The result is an array of dtype object. Other numbers are returned as they are.
+    Integers and booleans become Python's integers, which have no limits, in an array of dtype
+    object. Reals become float64.
 
     Examples:
         >>> exact(np.array([2**64 - 1], np.uint64)) + 1
@@ -337,7 +338,9 @@ def exact(numbers: NDArray[Any]) -> NDArray[Any]:
     """
     if numbers.dtype.kind == "b":
         numbers = numbers.astype(np.int64)
-    return numbers.astype(object) if numbers.dtype.kind in "iu" else numbers
+    if numbers.dtype.kind in "iu":
+        return numbers.astype(object)
+    return numbers.astype(np.float64, copy=False)
 
 
 def sample_labels(name: str, label: int | None, label_by: LabelBy) -> dict[str, int | None]:

@@ -111,6 +111,36 @@ def test_each_branch_and_number_of_a_list_is_read_once() -> None:
     assert labels[num_true == 1].tolist() == [1, 0, -1]
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(
+    ("condition", "opposite"),
+    [
+        ("x > 0.1", "x <= 1 / 10"),
+        ("2 * x > 0.2", "x <= 0.1"),
+        ("abs(x) > 0.1", "x + 0 <= 0.1"),
+        ("-x < -0.1", "not +x > 0.1"),
+        ("sqrt(x * x) > 0.1", "x <= 0.1"),
+        ("x in [0.1, 0.2]", "x * 1 not in [1 / 10, 2 / 10]"),
+    ],
+)
+def test_exactly_one_of_two_opposite_conditions_holds(
+    dtype: str, condition: str, opposite: str
+) -> None:
+    x = np.array([0.1, 0.2, 0.3], dtype)
+
+    holds = np.array(holds_for(condition, x=x))
+
+    assert (holds != np.array(holds_for(opposite, x=x))).all()
+
+
+def test_short_reals_are_compared_as_they_are_stored() -> None:
+    """The float32 nearest to 0.1 is 0.100000001490116."""
+    x = np.array([0.1], np.float32)
+
+    assert holds_for("0.1 < x < 0.1000000015", x=x) == [True]
+    assert holds_for("x == 0.1", x=x) == [False]
+
+
 def test_no_condition_holds_for_a_number_that_is_not_finite() -> None:
     assert holds_for("f != 5", f=np.array([np.nan, np.inf, 4.0])) == [False, False, True]
 
