@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import awkward as ak
 import numpy as np
@@ -13,10 +13,10 @@ from ingestion.expressions import LABEL_PREFIX, ColumnSource
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.thresholds import Offsets
 
-#: The remedy for numbers of candidates that should be integers.
-INTEGERS_REMEDY: Final = (
-    "Map a branch of integers under ingest.branch_map; for b-tags by a discriminant set its "
-    "threshold, ingest.min_btag."
+#: The remedy for b-tags that are no bits.
+_BTAG_REMEDY: Final = (
+    "Map a branch of bits under ingest.branch_map, or set the threshold of a discriminant, or of "
+    "tags such as -1 and 1: ingest.min_btag."
 )
 
 
@@ -26,6 +26,10 @@ class BranchLocation(NamedTuple):
     text: str
     """File and branch."""
     remedy: str = "Map another branch under ingest.branch_map."
+
+    def for_field(self, field: str) -> Self:
+        """The same place, with the remedy of a field, such as `jets.btag`."""
+        return self._replace(remedy=_BTAG_REMEDY) if field == "jets.btag" else self
 
     def error(self, problem: str) -> WrongBranchTypeError:
         """The error about a problem of the branch."""

@@ -9,13 +9,7 @@ import numpy as np
 
 from hep_core.input_errors import nearest_names, translate_read_errors
 from ingestion.baskets import basket_boundaries, chunk_edges
-from ingestion.branches import (
-    INTEGERS_REMEDY,
-    column_numbers,
-    convert_exactly,
-    is_variation,
-    list_numbers,
-)
+from ingestion.branches import column_numbers, convert_exactly, is_variation, list_numbers
 from ingestion.conflicts import content_identity, tree_identity
 from ingestion.errors import MissingBranchError, MissingTreeError, UnclosedFileError
 from ingestion.expressions import ColumnSource, LabelRule
@@ -203,7 +197,7 @@ def _check_btags_are_bits(btag: Branch, entries: int) -> None:
 
     Such a branch holds a discriminant, for which the config must set a threshold, `min_btag`.
     """
-    location = btag.location._replace(remedy=INTEGERS_REMEDY)
+    location = btag.location.for_field("jets.btag")
     empty = btag.empty_array()
     _, no_tags = list_numbers(empty, location, None)
     # Integers are bits. Arrays of a fixed size are not checked: their empty slots hold any number.

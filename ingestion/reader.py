@@ -258,8 +258,9 @@ def _collection(
         dtypes["btag"] = "float64"
     columns = {}
     for field, dtype in dtypes.items():
-        location = sources[f"{name}.{field}"].location
-        columns[field] = list_numbers(arrays[f"{name}.{field}"], location, dtype)
+        key = f"{name}.{field}"
+        location = sources[key].location.for_field(key)
+        columns[field] = list_numbers(arrays[key], location, dtype)
     counter = sources.get(f"{name}.count")
     if counter is not None:
         counts = event_numbers(arrays[f"{name}.count"], counter.location, "int64", first)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ingestion import tally
-from ingestion.branches import INTEGERS_REMEDY, BranchLocation, convert_exactly
+from ingestion.branches import BranchLocation, convert_exactly
 from ingestion.errors import WrongBranchTypeError
 from ingestion.file_info import FileInfo
 from ingestion.layout import FILLED
@@ -280,7 +280,8 @@ def _events_table(
         offsets = offsets_after_mask(candidates.offsets, mask)[is_end_of_kept]
         fields = []
         for field, spec in COLLECTIONS[name].items():
-            location = BranchLocation(f"{info.path}: '{name}.{field}'", INTEGERS_REMEDY)
+            key = f"{name}.{field}"
+            location = BranchLocation(f"{info.path}: '{key}'").for_field(key)
             values = candidates.fields[field].take(rows)
             fields.append(pa.array(convert_exactly(values, spec.dtype, location)))
         list_type = schema.field(name).type

@@ -184,18 +184,32 @@ def write_btag(path: Path, dtype: str, value: float) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value", "key"),
-    [("int32", -1, "branch_map"), ("float32", 0.5, "min_btag"), ("int64", 2**33, "branch_map")],
+    ("dtype", "value"),
+    [("int32", -1), ("int64", 2**33), ("float32", -1.0), ("float32", 0.5)],
 )
-def test_integers_that_would_change_are_refused(
-    tmp_path: Path, dtype: str, value: float, key: str
+def test_b_tags_that_are_no_bits_are_refused_and_a_threshold_reads_them(
+    tmp_path: Path, dtype: str, value: float
 ) -> None:
     path = write_btag(tmp_path / "a.root", dtype, value)
 
-    with pytest.raises(
-        WrongBranchTypeError, match=rf"(?s){value}, but its field needs uint32.*ingest\.{key}"
-    ):
+    message = rf"(?s){value}, but its field needs uint32.*ingest\.branch_map.*ingest\.min_btag"
+    with pytest.raises(WrongBranchTypeError, match=message):
         select(path)
+
+    with_threshold = select(path, IngestSettings(min_btag=0))
+    assert with_threshold.table["jets"][0][0]["btag"].as_py() == int(value > 0)
+
+
+def test_a_charge_that_is_no_integer_is_refused_without_a_word_of_b_tags(tmp_path: Path) -> None:
+    event = event_row(electrons=[ELECTRON])
+    path = write_delphes(
+        tmp_path / "a.root", [event], as_type={"Electron.Charge": ("float32", 0.5)}
+    )
+
+    with pytest.raises(WrongBranchTypeError, match=r"charge' holds 0\.5") as error:
+        select(path)
+
+    assert "btag" not in str(error.value)
 
 
 @pytest.mark.parametrize(
