@@ -9,7 +9,7 @@ of momenta changes directions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,10 @@ class Pairs(NamedTuple):
     first: Integers
     second: Integers
 
+    def select(self, index: NDArray[Any]) -> Self:
+        """The pairs at some positions, or where a mask is true."""
+        return self._replace(first=self.first[index], second=self.second[index])
+
 
 def directions(
     collections: Mapping[str, Jagged],
@@ -48,25 +52,35 @@ def directions(
     Both are NaN for an event without leptons and jets. The hardest has the highest pT.
     """
     num_events = len(collections["jets"].offsets) - 1
-    hardest_pt, eta, phi = np.full((3, num_events), np.nan, np.float32)
+    hardest_pt = np.full(num_events, np.nan, np.float32)
+    eta = np.full(num_events, np.nan, np.float32)
+    phi = np.full(num_events, np.nan, np.float32)
     for name in ("electrons", "muons", "jets"):
-        offsets, fields = collections[name]
-        event_of_candidate = np.repeat(np.arange(num_events), np.diff(offsets))
-        # Sorted by event, and from the hardest candidate of an event down.
-        order = np.lexsort((-fields["pt"], event_of_candidate))
-        # `np.unique` returns the first position of each event: that of its hardest candidate.
-        events, positions = np.unique(event_of_candidate[order], return_index=True)
-        leading = order[positions]
+        fields = collections[name].fields
+        events, leading = _leading_candidates(collections[name])
+        leading_pt = fields["pt"][leading]
         # Comparisons with NaN are false, so this is also true where there is no candidate yet.
-        is_harder = ~(fields["pt"][leading] <= hardest_pt[events])
+        is_harder = ~(leading_pt <= hardest_pt[events])
         if name == "jets":
             # A jet counts only in events without leptons.
             is_harder = np.isnan(hardest_pt[events])
-        events, leading = events[is_harder], leading[is_harder]
-        hardest_pt[events] = fields["pt"][leading]
+        events = events[is_harder]
+        leading = leading[is_harder]
+        hardest_pt[events] = leading_pt[is_harder]
         eta[events] = fields["eta"][leading]
         phi[events] = fields["phi"][leading]
     return eta, phi
+
+
+def _leading_candidates(candidates: Jagged) -> tuple[Integers, Integers]:
+    """The events that have candidates, and the row of the hardest candidate of each."""
+    counts = np.diff(candidates.offsets)
+    event_of_candidate = np.repeat(np.arange(len(counts)), counts)
+    # Sorted by event, and from the hardest candidate of an event down.
+    order = np.lexsort((-candidates.fields["pt"], event_of_candidate))
+    # `np.unique` returns the first position of each event: that of its hardest candidate.
+    events, first_positions = np.unique(event_of_candidate[order], return_index=True)
+    return events, order[first_positions]
 
 
 def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
@@ -92,16 +106,18 @@ def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
         if first_file == second_file:
             results.append(near_of_files)
             continue
-        shared = _shared_numbers(
-            _rows_of_file(first_file, rows, files), _rows_of_file(second_file, rows, files), events
-        )
-        is_comparable = _has_direction(events[shared.first]) & _has_direction(events[shared.second])
-        if 2 * len(near_of_files.first) >= is_comparable.sum():
+        first_rows = _rows_of_file(first_file, rows, files)
+        second_rows = _rows_of_file(second_file, rows, files)
+        shared = _shared_numbers(first_rows, second_rows, events)
+        first_has_direction = _has_direction(events[shared.first])
+        second_has_direction = _has_direction(events[shared.second])
+        num_comparable = np.count_nonzero(first_has_direction & second_has_direction)
+        num_near = len(near_of_files.first)
+        if 2 * num_near >= num_comparable:
             results.append(shared)
-    return Pairs(
-        np.concatenate([pairs.first for pairs in results]),
-        np.concatenate([pairs.second for pairs in results]),
-    )
+    first = np.concatenate([pairs.first for pairs in results])
+    second = np.concatenate([pairs.second for pairs in results])
+    return Pairs(first, second)
 
 
 def _identified_rows(files: Integers, events: NDArray[Any]) -> Integers:
@@ -116,22 +132,24 @@ def _identified_rows(files: Integers, events: NDArray[Any]) -> Integers:
 
 def _has_direction(events: NDArray[Any]) -> NDArray[np.bool_]:
     """(num_events,) whether an event has a lepton or jet, and so a direction."""
-    has_direction: NDArray[np.bool_] = np.isfinite(events["eta"]) & np.isfinite(events["phi"])
+    has_eta = np.isfinite(events["eta"])
+    has_phi = np.isfinite(events["phi"])
+    has_direction: NDArray[np.bool_] = has_eta & has_phi
     return has_direction
 
 
 def _by_files(pairs: Pairs, files: Integers) -> Iterator[tuple[int, int, Pairs]]:
     """Group pairs of events by their pair of files; yields both file numbers and the pairs."""
-    pairs_of_files = np.stack([files[pairs.first], files[pairs.second]], axis=1)
-    unique_pairs, groups, counts = np.unique(
-        pairs_of_files, axis=0, return_inverse=True, return_counts=True
-    )
-    # Sorting by group puts the pairs of one pair of files side by side.
-    order = np.argsort(groups.ravel(), kind="stable")
-    rows_by_group = np.split(order, np.cumsum(counts)[:-1])
-    for file_pair, rows in zip(unique_pairs, rows_by_group, strict=True):
-        first_file, second_file = file_pair.tolist()
-        yield first_file, second_file, Pairs(pairs.first[rows], pairs.second[rows])
+    first_files = files[pairs.first]
+    second_files = files[pairs.second]
+    # Sorting puts the pairs of one pair of files side by side, in the order of `pairs`.
+    order = np.lexsort((second_files, first_files))
+    sorted_files = np.stack([first_files, second_files], axis=1)[order]
+    file_pairs, starts = np.unique(sorted_files, axis=0, return_index=True)
+    positions_by_files = np.split(order, starts[1:])
+    for file_pair, positions in zip(file_pairs.tolist(), positions_by_files, strict=True):
+        first_file, second_file = file_pair
+        yield first_file, second_file, pairs.select(positions)
 
 
 def _rows_of_file(file: int, rows: Integers, files: Integers) -> Integers:
@@ -169,14 +187,20 @@ def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
         events: (num_events,) of the type `STORED`.
     """
     rows = rows[_has_direction(events[rows])]
-    order = np.lexsort((rows, events["eta"][rows], events["numbers"][rows]))
-    rows = rows[order]
-    this_row, next_row = rows[:-1], rows[1:]
-    has_same_number = events["numbers"][this_row] == events["numbers"][next_row]
-    pairs = Pairs(this_row[has_same_number], next_row[has_same_number])
+    etas = events["eta"][rows]
+    numbers = events["numbers"][rows]
+    order = np.lexsort((rows, etas, numbers))
+    sorted_rows = rows[order]
+    sorted_numbers = numbers[order]
+
+    # Each event is compared with the next one.
+    has_same_number = sorted_numbers[:-1] == sorted_numbers[1:]
+    pairs = Pairs(sorted_rows[:-1], sorted_rows[1:]).select(has_same_number)
     is_near = _has_same_direction(events[pairs.first], events[pairs.second])
-    first, second = pairs.first[is_near], pairs.second[is_near]
-    return Pairs(np.minimum(first, second), np.maximum(first, second))
+    near = pairs.select(is_near)
+    smaller = np.minimum(near.first, near.second)
+    larger = np.maximum(near.first, near.second)
+    return Pairs(smaller, larger)
 
 
 def _has_same_direction(events: NDArray[Any], other_events: NDArray[Any]) -> NDArray[np.bool_]:
@@ -185,9 +209,14 @@ def _has_same_direction(events: NDArray[Any], other_events: NDArray[Any]) -> NDA
     azimuth = events["phi"].astype(np.float64)
     other_azimuth = other_events["phi"].astype(np.float64)
     # Azimuths are periodic: the smaller of both arcs between them is the difference.
-    arc = np.abs(azimuth - other_azimuth) % (2 * np.pi)
-    delta_phi = np.minimum(arc, 2 * np.pi - arc)
-    is_same: NDArray[np.bool_] = (delta_eta < _SAME_DIRECTION) & (delta_phi < _SAME_DIRECTION)
+    difference = np.abs(azimuth - other_azimuth)
+    arc = difference % (2 * np.pi)
+    other_arc = 2 * np.pi - arc
+    delta_phi = np.minimum(arc, other_arc)
+
+    has_same_eta = delta_eta < _SAME_DIRECTION
+    has_same_phi = delta_phi < _SAME_DIRECTION
+    is_same: NDArray[np.bool_] = has_same_eta & has_same_phi
     return is_same
 
 
