@@ -159,14 +159,19 @@ def _missing_optional(
     branches = settings.branches(weight or "", source.sample.label_by)
     missing = {field: branch for field, branch in branches.items() if branch not in names}
     optional = _optional_fields(branches, missing, weight, source, settings)
+    needed = {field: branch for field, branch in missing.items() if field not in optional}
     # Files of other samples may have these; a check of all files together decides.
-    variations = {field for field in missing if is_variation(field)}
-    if missing.keys() - optional - variations:
-        needed = {field: branch for field, branch in missing.items() if field not in optional}
-        branch_by_key = {key_of_field(field, settings): needed[field] for field in needed}
+    variations = {field for field in needed if is_variation(field)}
+    lacks_needed_field = needed.keys() != variations
+    if lacks_needed_field:
+        branch_by_key = {}
+        for field, branch in needed.items():
+            key = key_of_field(field, settings)
+            branch_by_key[key] = branch
         to_paste = lines_to_paste(needed, settings.names, names)
         raise MissingBranchError.at(source.path, settings.tree, branch_by_key, names, to_paste)
-    return tuple(sorted(optional | variations))
+    fields = optional | variations
+    return tuple(sorted(fields))
 
 
 def _optional_fields(
@@ -198,13 +203,19 @@ def _check_btags_are_bits(btag: Branch, entries: int) -> None:
     Such a branch holds a discriminant, for which the config must set a threshold, `min_btag`.
     """
     location = btag.location.for_field("jets.btag")
-    empty = btag.empty_array()
-    _, no_tags = list_numbers(empty, location, None)
+    empty_array = btag.empty_array()
+    _, no_tags = list_numbers(empty_array, location, None)
+    holds_integers = no_tags.dtype.kind != "f"
     # Integers are bits. Arrays of a fixed size are not checked: their empty slots hold any number.
-    if no_tags.dtype.kind != "f" or is_fixed(empty):
+    if holds_integers or is_fixed(empty_array):
         return
-    _, tags = list_numbers(btag.read(0, min(entries, _FIRST_ENTRIES)), location, None)
-    convert_exactly(tags[np.isfinite(tags)], COLLECTIONS["jets"]["btag"].dtype, location)
+
+    num_entries = min(entries, _FIRST_ENTRIES)
+    first_array = btag.read(0, num_entries)
+    _, tags = list_numbers(first_array, location, None)
+    finite_tags = tags[np.isfinite(tags)]
+    field = COLLECTIONS["jets"]["btag"]
+    convert_exactly(finite_tags, field.dtype, location)
 
 
 def _pass_through_types(
