@@ -93,9 +93,11 @@ def sum_counts(tallies: Iterable[Counted]) -> StepCounts:
     total = StepCounts({}, {})
     for tally in tallies:
         for step, (weight, weight2) in tally.weights.items():
-            sum_weight, sum_weight2 = total.weights.get(step, (0.0, 0.0))
-            total.counts[step] = total.counts.get(step, 0) + tally.counts[step]
-            total.weights[step] = [sum_weight + weight, sum_weight2 + weight2]
+            total.counts.setdefault(step, 0)
+            total.counts[step] += tally.counts[step]
+            sums = total.weights.setdefault(step, [0.0, 0.0])
+            sums[0] += weight
+            sums[1] += weight2
     return total
 
 
