@@ -188,17 +188,25 @@ def _check_further_weights(infos: Sequence[FileInfo]) -> None:
     A weight of `ingest.weights` is compared in all files; a weight that a sample states itself, in
     the files of this sample.
     """
-    groups: dict[tuple[str, str], list[FileInfo]] = {}
+    # The files by column and by the key of the config that names its branch.
+    files_of_weight: dict[tuple[str, str], list[FileInfo]] = {}
     for info in infos:
-        for column in (*info.list_lengths, *info.absent_weights):
-            # The weights of a sample are meant for its own files.
-            is_of_sample = column == "weight" or column.removeprefix(WEIGHT_PREFIX) in info.weights
-            sample = info.sample if is_of_sample else ""
-            groups.setdefault((column, sample), []).append(info)
-    for (column, sample), files in groups.items():
-        key = f"weights of sample '{sample}'" if sample else "ingest.weights"
+        for column in [*info.list_lengths, *info.absent_weights]:
+            weight = column, _key_of_weight(column, info)
+            files = files_of_weight.setdefault(weight, [])
+            files.append(info)
+    for (column, key), files in files_of_weight.items():
         _check_weight_exists(column, files, key)
         _check_list_lengths(column, files, key)
+
+
+def _key_of_weight(column: str, info: FileInfo) -> str:
+    """The key of the config that names a weight of a file: that of its sample, or of all files."""
+    name = column.removeprefix(WEIGHT_PREFIX)
+    # The weights of a sample are meant for its own files.
+    if column == "weight" or name in info.weights:
+        return f"weights of sample '{info.sample}'"
+    return "ingest.weights"
 
 
 def _check_weight_exists(column: str, files: Sequence[FileInfo], key: str) -> None:
