@@ -106,8 +106,8 @@ def _limit(text: str) -> float:
     for name, value in _PI_VALUES.items():
         if name in plain:
             return -value if "-" in plain else value
-    number = _NUMBER.match(plain)
-    return float(number[0]) if number else 0.0
+    number_match = _NUMBER.match(plain)
+    return float(number_match[0]) if number_match else 0.0
 
 
 class AsPackedReals(AsDtype):  # type: ignore[misc] # uproot has no types
@@ -131,7 +131,9 @@ class AsPackedReals(AsDtype):  # type: ignore[misc] # uproot has no types
             self._packing = packing._replace(num_bits=packing.num_bits or _HALF_BITS)
         real = np.dtype("f4" if typename == "Float16_t" else "f8")
         self._typename = typename
-        super().__init__(np.dtype((packed, sizes)), np.dtype((real, sizes)))
+        type_in_file = np.dtype((packed, sizes))
+        type_of_result = np.dtype((real, sizes))
+        super().__init__(type_in_file, type_of_result)
 
     @property
     def typename(self) -> str:
@@ -148,12 +150,14 @@ class AsPackedReals(AsDtype):  # type: ignore[misc] # uproot has no types
         # The base class gives the numbers as they are in the file: only pairs of exponent and
         # mantissa have named fields.
         packed: NDArray[Any] = super().basket_array(*args)
-        real: np.dtype[np.floating] = self.to_dtype.base
+        packing = self._packing
+        numbers: NDArray[Any] = packed
         if packed.dtype.names:
-            return _unpack_floats(packed, self._packing.num_bits).astype(real)
-        if not self._packing.steps_per_unit:
-            return packed.astype(real)
-        numbers: NDArray[np.float64] = packed / self._packing.steps_per_unit + self._packing.low
+            numbers = _unpack_floats(packed, packing.num_bits)
+        elif packing.steps_per_unit:
+            height_above_low = packed / packing.steps_per_unit
+            numbers = packing.low + height_above_low
+        real: np.dtype[np.floating] = self.to_dtype.base
         return numbers.astype(real)
 
 
