@@ -27,10 +27,12 @@ def basket_boundaries(branches: Iterable[Any]) -> list[int]:
     branches = list(branches)
     if isinstance(branches[0], RField):
         ntuple = branches[0].ntuple
-        boundaries = [int(cluster.num_first_entry) for cluster in ntuple.cluster_summaries]
-        return [*boundaries, int(ntuple.num_entries)]
-    largest = max(branches, key=lambda branch: int(branch.uncompressed_bytes))
-    return [int(boundary) for boundary in largest.entry_offsets]
+        starts = [cluster.num_first_entry for cluster in ntuple.cluster_summaries]
+        boundaries = [*starts, ntuple.num_entries]
+    else:
+        largest = max(branches, key=lambda branch: int(branch.uncompressed_bytes))
+        boundaries = largest.entry_offsets
+    return [int(boundary) for boundary in boundaries]
 
 
 def piece_edges(branches: Sequence[Any], start: int, stop: int) -> list[int]:
@@ -41,11 +43,11 @@ def piece_edges(branches: Sequence[Any], start: int, stop: int) -> list[int]:
     """
     boundaries = basket_boundaries(branches)
     # The boundaries around the range: the last one up to `start`, the first one from `stop` on.
-    first, last = bisect_right(boundaries, start) - 1, bisect_left(boundaries, stop)
+    first = bisect_right(boundaries, start) - 1
+    last = bisect_left(boundaries, stop)
     boundaries = boundaries[first : last + 1]
-    return chunk_edges(
-        boundaries, start, stop, _READ_BYTES, running_sizes=_running_bytes(branches, boundaries)
-    )
+    running_sizes = _running_bytes(branches, boundaries)
+    return chunk_edges(boundaries, start, stop, _READ_BYTES, running_sizes=running_sizes)
 
 
 def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArray[np.float64]:
@@ -53,24 +55,28 @@ def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArra
 
     Every branch has its own baskets. Bytes at a boundary inside a basket are interpolated.
     """
-    running = np.zeros(len(boundaries))
+    running_bytes = np.zeros(len(boundaries))
     if isinstance(branches[0], RField):
         cluster_starts = basket_boundaries(branches)
-        bytes_before = np.cumsum([0, *_cluster_bytes(branches)])
-        running += np.interp(boundaries, cluster_starts, bytes_before)
-        return running
+        cluster_bytes = _cluster_bytes(branches)
+        bytes_before = np.cumsum([0, *cluster_bytes])
+        running_bytes += np.interp(boundaries, cluster_starts, bytes_before)
+        return running_bytes
     for branch in branches:
         starts = np.asarray(branch.entry_offsets)
-        sizes = np.asarray(branch.member("fBasketBytes")[: len(starts) - 1])
-        if len(sizes) < len(starts) - 1 or not sizes.all():
-            # Baskets that are stored in the tree itself have no size here. Each entry then counts
-            # the same.
+        num_baskets = len(starts) - 1
+        sizes = np.asarray(branch.member("fBasketBytes")[:num_baskets])
+        # Baskets that are stored in the tree itself have no size here.
+        all_have_size = len(sizes) == num_baskets and sizes.all()
+        if not all_have_size:
+            # Each entry counts the same.
             sizes = np.diff(starts)
-        bytes_before = np.cumsum([0, *sizes])
-        # The sizes are compressed; one factor for the whole branch makes them uncompressed.
-        compression = branch.uncompressed_bytes / bytes_before[-1]
-        running += np.interp(boundaries, starts, bytes_before) * compression
-    return running
+        compressed_before = np.cumsum([0, *sizes])
+        # One factor for the whole branch makes the sizes uncompressed.
+        compression = branch.uncompressed_bytes / compressed_before[-1]
+        compressed_at_boundaries = np.interp(boundaries, starts, compressed_before)
+        running_bytes += compressed_at_boundaries * compression
+    return running_bytes
 
 
 def _cluster_bytes(fields: Sequence[Any]) -> list[int]:
@@ -148,10 +154,15 @@ def chunk_edges(
     next_ends = [*basket_ends, stop]
     edges = [start]
     for end, next_end in zip(basket_ends, next_ends[1:], strict=True):
-        next_basket_fits = size(edges[-1], next_end) <= chunk
+        piece_start = edges[-1]
+        next_basket_fits = size(piece_start, next_end) <= chunk
         if not next_basket_fits:
-            edges += _ends_of_pieces(edges[-1], end, size(edges[-1], end) / chunk)
-    return edges + _ends_of_pieces(edges[-1], stop, size(edges[-1], stop) / chunk)
+            num_chunks = size(piece_start, end) / chunk
+            edges += _ends_of_pieces(piece_start, end, num_chunks)
+    last_start = edges[-1]
+    num_chunks = size(last_start, stop) / chunk
+    last_ends = _ends_of_pieces(last_start, stop, num_chunks)
+    return edges + last_ends
 
 
 def _ends_of_pieces(start: int, stop: int, num_chunks: float) -> list[int]:
@@ -162,5 +173,6 @@ def _ends_of_pieces(start: int, stop: int, num_chunks: float) -> list[int]:
     num_entries = stop - start
     num_pieces = math.ceil(num_chunks / _MAX_CHUNKS_PER_BASKET)
     # There is at least one piece, and there are at most as many as entries.
-    num_pieces = min(max(num_pieces, 1), num_entries)
+    num_pieces = max(num_pieces, 1)
+    num_pieces = min(num_pieces, num_entries)
     return [start + num_entries * piece // num_pieces for piece in range(1, num_pieces + 1)]
