@@ -25,13 +25,16 @@ def like_azimuths(collections: Mapping[str, Jagged]) -> dict[str, Mask]:
         (num_events,) masks by collection, of the events with an `abs(eta)` within 3 % below pi. A
         collection with an `abs(eta)` above pi, or none near it, is left out.
     """
-    events = {}
+    masks = {}
     for name, (offsets, fields) in collections.items():
         abs_eta = np.abs(fields["eta"])
         is_near_pi = abs_eta > 0.97 * np.pi
-        if is_near_pi.any() and abs_eta.max() <= np.float32(np.pi):
-            events[name] = any_per_event(offsets, is_near_pi)
-    return events
+        if not is_near_pi.any():
+            continue
+        stops_at_pi = abs_eta.max() <= np.float32(np.pi)
+        if stops_at_pi:
+            masks[name] = any_per_event(offsets, is_near_pi)
+    return masks
 
 
 def large_momenta(
@@ -55,24 +58,29 @@ def large_momenta(
         else:
             # All are large if there are candidates and none is small.
             is_small = ~_is_large(candidates.size)
-            has_large[name] = has_any[name] & ~any_per_event(candidates.offsets, is_small)
-    counters = {}
-    for name, events in has_large.items():
-        if events.any():
-            counters[f"{tally.LARGE_MOMENTA}{name}"] = events
-            counters[f"{tally.ANY_MOMENTA}{name}"] = has_any[name]
-    return counters
+            has_small = any_per_event(candidates.offsets, is_small)
+            has_large[name] = has_any[name] & ~has_small
+    masks_by_counter = {}
+    for name, has_large_momenta in has_large.items():
+        if has_large_momenta.any():
+            masks_by_counter[f"{tally.LARGE_MOMENTA}{name}"] = has_large_momenta
+            masks_by_counter[f"{tally.ANY_MOMENTA}{name}"] = has_any[name]
+    return masks_by_counter
 
 
 def _is_large(momenta: NDArray[Any]) -> Mask:
-    is_large: Mask = np.isfinite(momenta) & (momenta > _LARGE_PT)
+    """(num_momenta,) whether a momentum is finite and above `_LARGE_PT`."""
+    is_finite = np.isfinite(momenta)
+    is_large: Mask = is_finite & (momenta > _LARGE_PT)
     return is_large
 
 
 def _mean_momenta(candidates: Jagged) -> NDArray[np.float64]:
     """(num_events,) mean pT or ET of the candidates, 0 without any; NaN and infinity count as 0."""
     counts = np.diff(candidates.offsets)
-    size = candidates.size
-    finite_size = np.where(np.isfinite(size), size, 0)
-    events = np.repeat(np.arange(len(counts)), counts)
-    return np.bincount(events, finite_size, len(counts)) / np.maximum(counts, 1)
+    num_events = len(counts)
+    is_finite = np.isfinite(candidates.size)
+    finite_size = np.where(is_finite, candidates.size, 0)
+    event_of_candidate = np.repeat(np.arange(num_events), counts)
+    sums = np.bincount(event_of_candidate, finite_size, num_events)
+    return sums / np.maximum(counts, 1)
