@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import awkward as ak
@@ -130,12 +130,11 @@ class BranchNames(Mapping[str, Branch]):
         self._by_plain_name: dict[str, list[Branch]] = {}
         self._in_any_case: dict[str, list[Branch]] = {}
         for branch in _branches(tree, file):
-            self._by_path.setdefault(branch.path, []).append(branch)
+            _add_branch(self._by_path, {branch.path}, branch)
             plain_names = {_plain(branch.path), _plain(_short(branch.path))}
-            for name in plain_names:
-                self._by_plain_name.setdefault(name, []).append(branch)
-            for name in {plain_name.casefold() for plain_name in plain_names}:
-                self._in_any_case.setdefault(name, []).append(branch)
+            _add_branch(self._by_plain_name, plain_names, branch)
+            names_in_small_letters = {name.casefold() for name in plain_names}
+            _add_branch(self._in_any_case, names_in_small_letters, branch)
 
     def __getitem__(self, name: str) -> Branch:
         """The branch of a name.
@@ -173,6 +172,13 @@ class BranchNames(Mapping[str, Branch]):
     def __len__(self) -> int:
         """Number of paths."""
         return len(self._by_path)
+
+
+def _add_branch(index: dict[str, list[Branch]], names: Iterable[str], branch: Branch) -> None:
+    """Add a branch to an index of branches under some names."""
+    for name in names:
+        branches = index.setdefault(name, [])
+        branches.append(branch)
 
 
 def _branches(tree: Any, file: str) -> Iterator[Branch]:
