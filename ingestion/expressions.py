@@ -161,7 +161,10 @@ class LabelRule(NamedTuple):
         holds &= is_finite
         labels = [-1 if label is None else label for label in self.conditions.values()]
         # `argmax` of booleans is the first condition that holds, or 0 if none does.
-        return np.array(labels)[holds.argmax(axis=0)], holds.sum(axis=0)
+        first_condition = holds.argmax(axis=0)
+        labels_of_events = np.array(labels)[first_condition]
+        num_conditions = holds.sum(axis=0)
+        return labels_of_events, num_conditions
 
 
 def _parse_condition(text: str, columns: dict[str, str]) -> str:
@@ -278,15 +281,19 @@ class _Calculator(ast.NodeVisitor):
         It is exact for two integers; but quotients, and powers with a negative or variable
         exponent, are reals (float64).
         """
-        left, right = self.visit(node.left), self.visit(node.right)
-        is_exact = _is_integer(left) and _is_integer(right)
+        first = self.visit(node.left)
+        second = self.visit(node.right)
+        is_exact = _is_integer(first) and _is_integer(second)
         if isinstance(node.op, ast.Div):
             is_exact = False
         elif isinstance(node.op, ast.Pow):
-            is_exact = is_exact and isinstance(right, int) and right >= 0
+            is_power_of_constant = isinstance(second, int) and second >= 0
+            is_exact = is_exact and is_power_of_constant
         if not is_exact:
-            left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
-        return _BINARY[type(node.op)](left, right)
+            first = np.asarray(first, np.float64)
+            second = np.asarray(second, np.float64)
+        operate = _BINARY[type(node.op)]
+        return operate(first, second)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         """`and` and `or`."""
@@ -295,12 +302,13 @@ class _Calculator(ast.NodeVisitor):
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         """A chain of comparisons, such as `0 < x < 5`: all of its pairs must hold."""
-        left = self.visit(node.left)
+        first = self.visit(node.left)
         results = []
         for comparison, comparator in zip(node.ops, node.comparators, strict=True):
-            right = self.visit(comparator)
-            results.append(_COMPARISONS[type(comparison)](left, right))
-            left = right
+            second = self.visit(comparator)
+            compare = _COMPARISONS[type(comparison)]
+            results.append(compare(first, second))
+            first = second
         return functools.reduce(operator.and_, results)
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -355,7 +363,10 @@ def sample_labels(name: str, label: int | None, label_by: LabelBy) -> dict[str, 
     if not label_by:
         return {name: label}
     classes = {label for label in label_by.values() if label is not None}
-    labels: dict[str, int | None] = {f"{name}.{label}": label for label in sorted(classes)}
-    if None in label_by.values():
+    labels: dict[str, int | None] = {}
+    for class_label in sorted(classes):
+        labels[f"{name}.{class_label}"] = class_label
+    leaves_out_events = None in label_by.values()
+    if leaves_out_events:
         labels[name] = None
     return labels
