@@ -122,9 +122,9 @@ class SampleSettings(SettingsSection):
     def _has_labels(self) -> Self:
         """Check that either `label` or `label_by` gives classes, and that conditions are valid."""
         if (self.label is None) != bool(self.label_by):
-            number = "no" if self.label is None else "both"
+            which_are_set = "no" if self.label is None else "both"
             raise ValueError(
-                f"sample '{self.name}' has {number} label and label_by: give the class of all its "
+                f"sample '{self.name}' has {which_are_set} label and label_by: give the class of all its "
                 f"events as `label`, or conditions on a branch as `label_by`"
             )
         if self.label_by and not self.labels:
