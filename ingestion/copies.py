@@ -32,26 +32,26 @@ _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
 
 class Copies(NamedTuple):
-    """The events that are copies of earlier ones, in the order of the parts; all (num_copies,)."""
+    """The events that are copies of earlier ones, in the order of the ranges; all (num_copies,)."""
 
-    parts: NDArray[np.int64]
-    """Number of the part of each copy."""
+    range_indices: NDArray[np.int64]
+    """Index of the range of entries that holds each copy."""
     entries: NDArray[np.int64]
-    """Entry of the copy in the file of the part."""
-    original_parts: NDArray[np.int64]
-    """Number of the part of the original."""
+    """Entry of the copy in its ROOT file."""
+    original_range_indices: NDArray[np.int64]
+    """Index of the range that holds the original."""
     original_entries: NDArray[np.int64]
-    """Entry of the original in the file of its part."""
+    """Entry of the original in its ROOT file."""
 
 
 class KeysFile(NamedTuple):
-    """A file with the keys of the entries of one part, a range of entries of a ROOT file."""
+    """A file with the keys of one range of entries of a ROOT file."""
 
     path: Path
     first_entry: int
     """Entry of the ROOT file to which the first key belongs."""
     file_number: int
-    """Number of the ROOT file of the part."""
+    """Number of the ROOT file of the range."""
 
 
 def event_keys(
@@ -112,7 +112,7 @@ def _sums_per_event(values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray
 
 
 def stored_keys(
-    content: UInt64s, numbers: UInt64s | None, collections: Mapping[str, Jagged]
+    content_keys: UInt64s, numbers: UInt64s | None, collections: Mapping[str, Jagged]
 ) -> NDArray[Any]:
     """The keys of events in the form of the file of keys.
 
@@ -120,20 +120,21 @@ def stored_keys(
     the result has the type `STORED`, with the direction of the hardest lepton or jet.
     """
     if numbers is None:
-        return content
-    stored = np.empty(len(content), STORED)
-    stored["content"], stored["numbers"] = content, numbers
+        return content_keys
+    stored = np.empty(len(content_keys), STORED)
+    stored["content"] = content_keys
+    stored["numbers"] = numbers
     stored["eta"], stored["phi"] = directions(collections)
     return stored
 
 
 def read_keys(file: Path) -> UInt64s:
-    """The keys of the content of the entries of one part."""
+    """The keys of the content of the entries of one range."""
     return _read_stored(file)["content"]
 
 
 def _read_stored(file: Path) -> NDArray[Any]:
-    """The keys of the entries of one part, as `STORED`; fields that the file lacks are 0."""
+    """The keys of the entries of one range, as `STORED`; fields that the file lacks are 0."""
     stored: NDArray[Any] = np.load(io.BytesIO(file.read_bytes()))
     if stored.dtype.names:
         return stored
@@ -144,36 +145,34 @@ def _read_stored(file: Path) -> NDArray[Any]:
 
 
 def find_copies(keys_files: Sequence[KeysFile]) -> Copies:
-    """The copies in some parts; of several equal events the first counts as the original.
+    """The copies in some ranges; of several equal events the first counts as the original.
 
-    The keys of all parts are joined to one array of events, in which a row is the number of an
-    event. A row whose original is an earlier row is a copy. Rows are then translated to the part
+    The keys of all ranges are joined to one array of events, in which a row is the number of an
+    event. A row whose original is an earlier row is a copy. Rows are then translated to the range
     and the entry in its ROOT file.
     """
     with ThreadPoolExecutor() as threads:
         stored = list(threads.map(lambda file: _read_stored(file.path), keys_files))
-    # The events of all parts in one array; `starts` are the rows at which parts begin.
+    # The events of all ranges in one array; `starts` are the rows at which ranges begin.
     events = np.concatenate([np.zeros(0, STORED), *stored])
     lengths = [len(keys) for keys in stored]
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    # The number of the ROOT file of each event.
-    files = np.repeat([file.file_number for file in keys_files], lengths)
-    originals = _original_rows(events, files)
-    copy_rows = np.flatnonzero(originals < np.arange(len(events)))
+    file_numbers = [file.file_number for file in keys_files]
+    file_of_event = np.repeat(file_numbers, lengths)
+    originals = _original_rows(events, file_of_event)
+    rows = np.arange(len(events))
+    copy_rows = np.flatnonzero(originals < rows)
     original_rows = originals[copy_rows]
 
     first_entries = np.array([file.first_entry for file in keys_files], np.int64)
-    # Entry in the ROOT file minus row, for each part.
+    # Entry in the ROOT file minus row, for each range.
     entry_shifts = first_entries - starts[:-1]
-    # The part of a row is the last one that begins at or before it.
-    copy_parts = np.searchsorted(starts, copy_rows, side="right") - 1
-    original_parts = np.searchsorted(starts, original_rows, side="right") - 1
-    return Copies(
-        copy_parts,
-        copy_rows + entry_shifts[copy_parts],
-        original_parts,
-        original_rows + entry_shifts[original_parts],
-    )
+    # The range of a row is the last one that begins at or before it.
+    copy_ranges = np.searchsorted(starts, copy_rows, side="right") - 1
+    original_ranges = np.searchsorted(starts, original_rows, side="right") - 1
+    copy_entries = copy_rows + entry_shifts[copy_ranges]
+    original_entries = original_rows + entry_shifts[original_ranges]
+    return Copies(copy_ranges, copy_entries, original_ranges, original_entries)
 
 
 def _original_rows(events: NDArray[Any], files: NDArray[np.int64]) -> NDArray[np.int64]:

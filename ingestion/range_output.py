@@ -121,8 +121,8 @@ def ingest_range(
             outputs[sample] = _PartWriter(out_dir / f"{stem}{suffix}.parquet", stack)
         for raw in read_events(info, settings, start=start, stop=entry_range.stop):
             # Keys are those of all entries, before the selection.
-            content = event_keys(raw.scalars, raw.collections)
-            keys.append(stored_keys(content, raw.numbers, raw.collections))
+            content_keys = event_keys(raw.scalars, raw.collections)
+            keys.append(stored_keys(content_keys, raw.numbers, raw.collections))
             selection = select_events(raw, info, settings, without=entry_range.without)
             # With `label_by`, each class is a sample of its own, with its own output.
             for sample, label in info.samples.items():
@@ -137,10 +137,10 @@ def ingest_range(
     with new_file(keys_folder(out_dir) / f"{stem}.npy") as path, path.open("wb") as file:
         np.save(file, np.concatenate(keys))
     lies_in = str(out_dir.parent) if is_remote(out_dir) else ""
-    parts = []
+    events_parts = []
     for sample, output in outputs.items():
         name, digest = output.finish()
-        parts.append(
+        events_parts.append(
             EventsPart(
                 sample,
                 info.uuid,
@@ -153,7 +153,7 @@ def ingest_range(
                 lies_in,
             )
         )
-    return parts
+    return events_parts
 
 
 class _PartWriter:

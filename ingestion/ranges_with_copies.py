@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,14 @@ from ingestion.settings import IngestSettings, OnDuplicate
 
 
 def ranges_with_copies(
-    parts: Sequence[EventsPart], infos: Sequence[FileInfo], settings: IngestSettings, out_dir: Path
+    events_parts: Iterable[EventsPart],
+    infos: Sequence[FileInfo],
+    settings: IngestSettings,
+    out_dir: Path,
 ) -> list[EntryRange]:
     """The ranges to read again without their copies; the first event in the config stays.
 
-    The parts are sorted by file (in the order of `infos`) and first entry, so that of equal events
+    The ranges are sorted by file (in the order of `infos`) and first entry, so that of equal events
     the first one in the config counts as the original. The result has one range for each that holds
     copies, with their entries in `without`.
 
@@ -29,40 +32,42 @@ def ranges_with_copies(
         ConflictingFilesError: There are copies and `on_duplicate` is `fail`, or a copy is in
             another class than its original.
     """
-    file_numbers = {info.uuid: number for number, info in enumerate(infos)}
+    file_numbers = {info.uuid: file_number for file_number, info in enumerate(infos)}
     # A sample with `label_by` has several parts of one range, one for each class.
     parts_by_range: dict[tuple[int, int], list[EventsPart]] = {}
-    for part in parts:
-        key = (file_numbers[part.file_uuid], part.start)
-        parts_by_range.setdefault(key, []).append(part)
+    for events_part in events_parts:
+        key = (file_numbers[events_part.file_uuid], events_part.start)
+        parts_by_range.setdefault(key, []).append(events_part)
     ranges, range_parts, keys_files = [], [], []
     for file_number, start in sorted(parts_by_range):
         same_range = parts_by_range[file_number, start]
         range_parts.append(same_range)
         ranges.append(EntryRange(infos[file_number], start, same_range[0].stop))
         # The parts of a range share the file of the keys.
-        keys_files.append(KeysFile(same_range[0].keys_file(out_dir), start, file_number))
+        path = same_range[0].keys_file(out_dir)
+        keys_files.append(KeysFile(path, start, file_number))
     copies = find_copies(keys_files)
-    num_copies = len(copies.parts)
+    num_copies = len(copies.entries)
     # A copy in another class than its original is an error even if copies are dropped.
     if num_copies:
-        copy_classes = _classes(copies.parts, copies.entries, ranges, range_parts, out_dir)
+        copy_classes = _classes(copies.range_indices, copies.entries, ranges, range_parts, out_dir)
         original_classes = _classes(
-            copies.original_parts, copies.original_entries, ranges, range_parts, out_dir
+            copies.original_range_indices, copies.original_entries, ranges, range_parts, out_dir
         )
         is_in_two_classes = copy_classes != original_classes
         if is_in_two_classes.any() or settings.on_duplicate is OnDuplicate.FAIL:
             raise _copies_error(copies, ranges, is_in_two_classes)
     ranges_to_read = []
-    # In `copies`, the number of a part is the index of its range.
-    for number in np.unique(copies.parts).tolist():
-        entries = copies.entries[copies.parts == number]
-        ranges_to_read.append(ranges[number]._replace(without=tuple(entries.tolist())))
+    for range_index in np.unique(copies.range_indices).tolist():
+        is_in_range = copies.range_indices == range_index
+        entries = copies.entries[is_in_range].tolist()
+        range_to_read = ranges[range_index]._replace(without=tuple(entries))
+        ranges_to_read.append(range_to_read)
     return ranges_to_read
 
 
 def _classes(
-    range_numbers: NDArray[np.int64],
+    range_indices: NDArray[np.int64],
     entries: NDArray[np.int64],
     ranges: Sequence[EntryRange],
     range_parts: Sequence[Sequence[EventsPart]],
@@ -70,14 +75,16 @@ def _classes(
 ) -> NDArray[np.int64]:
     """(num_entries,) the class of each of some entries; -1 for one that `label_by` leaves out.
 
-    `range_numbers` and `entries`, both (num_entries,), are the index of the range of each entry in
+    `range_indices` and `entries`, both (num_entries,), are the index of the range of each entry in
     `ranges`, and the entry in the ROOT file. `events` is the folder of the parts.
     """
     classes = np.zeros(len(entries), np.int64)
-    for number in np.unique(range_numbers).tolist():
-        is_in_range = range_numbers == number
-        classes_of_range = _classes_of_range(ranges[number], range_parts[number], events)
-        classes[is_in_range] = classes_of_range[entries[is_in_range] - ranges[number].start]
+    for range_index in np.unique(range_indices).tolist():
+        entry_range = ranges[range_index]
+        classes_of_range = _classes_of_range(entry_range, range_parts[range_index], events)
+        is_in_range = range_indices == range_index
+        positions = entries[is_in_range] - entry_range.start
+        classes[is_in_range] = classes_of_range[positions]
     return classes
 
 
@@ -91,22 +98,22 @@ def _copies_error(
     num_copies = len(is_in_two_classes)
     # If all are False, `argmax` gives 0: the first copy.
     first = int(is_in_two_classes.argmax())
-    copy_file = ranges[copies.parts[first]].info
-    original_file = ranges[copies.original_parts[first]].info
+    copy_range = ranges[copies.range_indices[first]]
+    original_range = ranges[copies.original_range_indices[first]]
     remedy = ", or set ingest.on_duplicate: drop to keep the first of each"
     if is_in_two_classes.any():
         remedy = ": these are in two classes, and the order of the samples would choose one"
     events_are = "events are" if num_copies > 1 else "event is"
     return ConflictingFilesError(
         f"{num_copies} {events_are} there twice: entry {copies.entries[first]} of "
-        f"{copy_file.location} equals entry {copies.original_entries[first]} of "
-        f"{original_file.location}. Copies of an event cross the splits and count twice. Take one "
+        f"{copy_range.info.location} equals entry {copies.original_entries[first]} of "
+        f"{original_range.info.location}. Copies of an event cross the splits and count twice. Take one "
         f"of the files out (after hadd or a skim){remedy}."
     )
 
 
 def _classes_of_range(
-    entry_range: EntryRange, parts: Sequence[EventsPart], events: Path
+    entry_range: EntryRange, events_parts: Sequence[EventsPart], events: Path
 ) -> NDArray[np.int64]:
     """(num_entries,) the class of each entry of a range.
 
@@ -118,9 +125,10 @@ def _classes_of_range(
     if not info.label_by:
         return np.full(num_entries, info.label, np.int64)
     classes = np.full(num_entries, -1, np.int64)
-    for part in parts:
+    for events_part in events_parts:
         # A part without a name has no events, and no file.
-        if part.name:
-            table = read_parquet(part.file(events), ["entry", "label"])
-            classes[table["entry"].to_numpy() - start] = table["label"].to_numpy()
+        if events_part.name:
+            table = read_parquet(events_part.file(events), ["entry", "label"])
+            positions = table["entry"].to_numpy() - start
+            classes[positions] = table["label"].to_numpy()
     return classes
