@@ -63,25 +63,29 @@ def _arrivals(
     arrives = np.zeros(num_particles, np.bool_)
     for i in range(num_particles):
         pt = np.sqrt(px[i] ** 2 + py[i] ** 2)
-        is_outside = abs(z[i]) >= HALF_LENGTH_MM or x[i] ** 2 + y[i] ** 2 >= RADIUS_MM**2
+        is_beyond_end_cap = abs(z[i]) >= HALF_LENGTH_MM
+        is_beyond_radius = x[i] ** 2 + y[i] ** 2 >= RADIUS_MM**2
         # These particles do not arrive: eta stays infinite.
-        if pt <= _MIN_PT or is_outside:
+        if pt <= _MIN_PT or is_beyond_end_cap or is_beyond_radius:
             continue
         slope = pz[i] / pt
         # The transverse length [mm] after which the particle reaches the end cap.
         length_to_end = _ENDLESS_MM
         if slope != 0:
-            length_to_end = (np.sign(slope) * HALF_LENGTH_MM - z[i]) / slope
+            z_of_end_cap = np.sign(slope) * HALF_LENGTH_MM
+            length_to_end = (z_of_end_cap - z[i]) / slope
         # Paths in the transverse plane: lines, or circles with a radius in proportion to pT.
+        ux = px[i] / pt
+        uy = py[i] / pt
         if charge[i] == 0:
-            length, end_x, end_y = _straight_path(px[i] / pt, py[i] / pt, x[i], y[i], length_to_end)
+            length, end_x, end_y = _straight_path(ux, uy, x[i], y[i], length_to_end)
         else:
             sign = 1 if charge[i] > 0 else -1
             radius = pt / (abs(charge[i]) * FIELD_TESLA) * _MM_PER_GEV
-            length, end_x, end_y = _circular_path(
-                px[i] / pt, py[i] / pt, x[i], y[i], length_to_end, sign, radius
-            )
-        eta[i] = np.arcsinh((z[i] + slope * length) / np.sqrt(end_x**2 + end_y**2))
+            length, end_x, end_y = _circular_path(ux, uy, x[i], y[i], length_to_end, sign, radius)
+        end_z = z[i] + slope * length
+        end_radius = np.sqrt(end_x**2 + end_y**2)
+        eta[i] = np.arcsinh(end_z / end_radius)
         phi[i] = np.arctan2(end_y, end_x)
         arrives[i] = True
     return eta, phi, arrives
@@ -96,9 +100,12 @@ def _straight_path(
     It ends at the radius of the tracker, or after `length_to_end`.
     """
     along = x * ux + y * uy
-    length_to_radius = np.sqrt(max(along**2 + RADIUS_MM**2 - x**2 - y**2, 0.0)) - along
+    discriminant = max(along**2 + RADIUS_MM**2 - x**2 - y**2, 0.0)
+    length_to_radius = np.sqrt(discriminant) - along
     length = min(length_to_end, length_to_radius)
-    return length, x + ux * length, y + uy * length
+    end_x = x + ux * length
+    end_y = y + uy * length
+    return length, end_x, end_y
 
 
 @compiled
@@ -111,11 +118,20 @@ def _circular_path(
     clockwise for positive charges; `sign` is the sign of the charge, `radius` that of the circle.
     """
     # (rx, ry) is the vector from the centre of the circle to the particle.
-    rx, ry = -sign * radius * uy, sign * radius * ux
-    centre_x, centre_y = x - rx, y - ry
-    length = min(length_to_end, _length_to_tracker(centre_x, centre_y, rx, ry, sign, radius))
-    cos, sin = np.cos(length / radius), -sign * np.sin(length / radius)
-    return length, centre_x + cos * rx - sin * ry, centre_y + sin * rx + cos * ry
+    rx = -sign * radius * uy
+    ry = sign * radius * ux
+    centre_x = x - rx
+    centre_y = y - ry
+    length_to_radius = _length_to_tracker(centre_x, centre_y, rx, ry, sign, radius)
+    length = min(length_to_end, length_to_radius)
+
+    # This vector is rotated by the angle of the path.
+    angle = length / radius
+    cos = np.cos(angle)
+    sin = -sign * np.sin(angle)
+    end_x = centre_x + cos * rx - sin * ry
+    end_y = centre_y + sin * rx + cos * ry
+    return length, end_x, end_y
 
 
 @compiled
@@ -138,7 +154,8 @@ def _length_to_tracker(
     cross_product = centre_x * ry - centre_y * rx
     scalar_product = centre_x * rx + centre_y * ry
     angle_to_line = sign * np.arctan2(cross_product, scalar_product)
-    first_angle, second_angle = angle_to_line + half_angle, angle_to_line - half_angle
+    first_angle = angle_to_line + half_angle
+    second_angle = angle_to_line - half_angle
     if first_angle < 0:
         first_angle += 2 * np.pi
     if second_angle < 0:
