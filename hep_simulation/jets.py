@@ -44,24 +44,24 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
         "pz": pt * np.sinh(eta),
         "E": pt * np.cosh(eta),
     }
-    candidates = Jagged(event_offsets(event, num_events), momenta).to_awkward()
+    offsets = event_offsets(event, num_events)
+    candidates = Jagged(offsets, momenta).to_awkward()
     # The library below fastjet prints a banner at its first clustering.
     fastjet._swig.ClusterSequence.set_fastjet_banner_stream(None)
     definition = fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS)
-    jets = fastjet.ClusterSequence(candidates, definition).inclusive_jets(min_pt=MIN_PT)
+    sequence = fastjet.ClusterSequence(candidates, definition)
+    jets = sequence.inclusive_jets(min_pt=MIN_PT)
 
-    jet_event = np.repeat(np.arange(num_events), ak.to_numpy(ak.num(jets, axis=1)))
+    num_jets = ak.to_numpy(ak.num(jets, axis=1))
+    jet_event = np.repeat(np.arange(num_events), num_jets)
     px = ak.to_numpy(ak.flatten(jets["px"]))
     py = ak.to_numpy(ak.flatten(jets["py"]))
     pz = ak.to_numpy(ak.flatten(jets["pz"]))
     jet_pt = np.hypot(px, py)
+    jet_eta = np.arcsinh(pz / jet_pt)
+    jet_phi = np.arctan2(py, px)
     order = np.lexsort([-jet_pt, jet_event])
-    return FoundJets(
-        jet_event[order],
-        jet_pt[order],
-        np.arcsinh(pz / jet_pt)[order],
-        np.arctan2(py, px)[order],
-    )
+    return FoundJets(jet_event[order], jet_pt[order], jet_eta[order], jet_phi[order])
 
 
 def jet_flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
@@ -74,9 +74,12 @@ def jet_flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
     jet, quark = _pairs_of_same_event(jets.event, quarks.event)
     delta_eta = jets.eta[jet] - quarks.eta[quark]
     delta_phi = wrapped(jets.phi[jet] - quarks.phi[quark])
-    in_cone = np.hypot(delta_eta, delta_phi) < _FLAVOUR_CONE
+    distance = np.hypot(delta_eta, delta_phi)
+    in_cone = distance < _FLAVOUR_CONE
+    jet_with_quark = jet[in_cone]
+    quark_in_cone = quark[in_cone]
     flavours = np.zeros(len(jets.pt), np.int64)
-    np.maximum.at(flavours, jet[in_cone], quarks.flavour[quark[in_cone]])
+    np.maximum.at(flavours, jet_with_quark, quarks.flavour[quark_in_cone])
     return flavours
 
 
@@ -85,13 +88,16 @@ def _pairs_of_same_event(jet_event: Integers, quark_event: Integers) -> tuple[In
 
     `jet_event` (num_jets,) is in increasing order, `quark_event` (num_quarks,) need not be.
     """
-    num_events = 1 + max(jet_event.max(initial=0), quark_event.max(initial=0))
-    quarks_by_event = np.argsort(quark_event, kind="stable")
-    jets_in_event = ak.unflatten(
-        np.arange(len(jet_event)), np.bincount(jet_event, minlength=num_events)
-    )
-    quarks_in_event = ak.unflatten(quarks_by_event, np.bincount(quark_event, minlength=num_events))
-    pairs = ak.flatten(ak.cartesian({"jet": jets_in_event, "quark": quarks_in_event}))
+    last_event = max(jet_event.max(initial=0), quark_event.max(initial=0))
+    num_events = last_event + 1
+    num_jets = np.bincount(jet_event, minlength=num_events)
+    num_quarks = np.bincount(quark_event, minlength=num_events)
+    jets = np.arange(len(jet_event))
+    quarks = np.argsort(quark_event, kind="stable")
+    jets_in_event = ak.unflatten(jets, num_jets)
+    quarks_in_event = ak.unflatten(quarks, num_quarks)
+    pairs_in_event = ak.cartesian({"jet": jets_in_event, "quark": quarks_in_event})
+    pairs = ak.flatten(pairs_in_event)
     return ak.to_numpy(pairs.jet), ak.to_numpy(pairs.quark)
 
 
