@@ -122,12 +122,11 @@ def tracking_efficiency(pid: Integers, pt: Floats, eta: Floats) -> Floats:
     turn_on = np.minimum(pt, 1.0)
     soft = _HADRONS_BELOW[row] * turn_on
     hadrons = np.where(pt > 1, _HADRONS[row], soft)
-    electrons = np.select(
-        [pt > 10, pt > 1],
-        [_ELECTRONS[row], _ELECTRONS_AT_0[row] + _ELECTRON_SLOPE[row] * pt],
-        soft,
-    )
-    muons = np.where(abs_eta <= _MUON_ETA, *_MUONS) * turn_on
+    hard_electrons = _ELECTRONS[row]
+    medium_electrons = _ELECTRONS_AT_0[row] + _ELECTRON_SLOPE[row] * pt
+    electrons = np.select([pt > 10, pt > 1], [hard_electrons, medium_electrons], soft)
+    hard_muons = np.where(abs_eta <= _MUON_ETA, *_MUONS)
+    muons = hard_muons * turn_on
     code = np.abs(pid)
     efficiency = np.select([code == 11, code == 13], [electrons, muons], hadrons)
     is_in_acceptance = (pt > TRACK_PT) & (abs_eta <= TRACKER_ETA)
@@ -140,10 +139,14 @@ def momentum_resolution(pid: Integers, pt: Floats, eta: Floats) -> Floats:
     The arguments are as for `tracking_efficiency`.
     """
     abs_eta = np.abs(eta)
-    row = np.minimum((abs_eta / 0.4).astype(np.int64), len(_HADRON_CONSTANT) - 1)
-    hadrons = np.hypot(_HADRON_CONSTANT[row], _HADRON_SLOPE[row] * pt)
-    muons = np.hypot(_MUON_CONSTANT[row], _MUON_SLOPE[row] * pt)
-    electrons = _ELECTRON_RESOLUTION[np.searchsorted(_ELECTRON_EDGES, abs_eta)]
+    last_row = len(_HADRON_CONSTANT) - 1
+    row = np.minimum((abs_eta / 0.4).astype(np.int64), last_row)
+    hadron_term = _HADRON_SLOPE[row] * pt
+    hadrons = np.hypot(_HADRON_CONSTANT[row], hadron_term)
+    muon_term = _MUON_SLOPE[row] * pt
+    muons = np.hypot(_MUON_CONSTANT[row], muon_term)
+    electron_row = np.searchsorted(_ELECTRON_EDGES, abs_eta)
+    electrons = _ELECTRON_RESOLUTION[electron_row]
     code = np.abs(pid)
     resolution = np.select([code == 11, code == 13], [electrons, muons], hadrons)
     capped: Floats = np.minimum(resolution, 1.0)
@@ -156,8 +159,11 @@ def energy_resolution(energy: Floats, eta: Floats, edges: Floats, terms: Floats)
     It adds in quadrature a constant x E, a sampling term x sqrt(E), and noise. `terms` are these
     three for each range of |eta| between the `edges`, (num_ranges, 3).
     """
-    constant, sampling, noise = terms[np.searchsorted(edges, np.abs(eta))].T
-    variance = np.square(constant * energy) + np.square(sampling) * energy + np.square(noise)
+    row = np.searchsorted(edges, np.abs(eta))
+    constant, sampling, noise = terms[row].T
+    constant_variance = np.square(constant * energy)
+    sampling_variance = np.square(sampling) * energy
+    variance = constant_variance + sampling_variance + np.square(noise)
     sigma: Floats = np.sqrt(variance)
     return sigma
 
@@ -178,7 +184,8 @@ def muon_identification(pt: Floats, eta: Floats) -> Floats:
 
     Up to 5 GeV it is 1, as in the card of Delphes.
     """
-    return np.where(pt <= 5, 1.0, _TIGHT[np.searchsorted(_TIGHT_EDGES, np.abs(eta))])
+    row = np.searchsorted(_TIGHT_EDGES, np.abs(eta))
+    return np.where(pt <= 5, 1.0, _TIGHT[row])
 
 
 def tag_efficiency(flavour: Integers, pt: Floats, eta: Floats, bit: int) -> Floats:
@@ -191,8 +198,10 @@ def tag_efficiency(flavour: Integers, pt: Floats, eta: Floats, bit: int) -> Floa
     row = np.searchsorted(_TAG_ETA, abs_eta)
     efficiency = np.full(len(pt), _MISTAGS[bit])
     for code, curves in _TAGS.items():
-        curve = np.interp(pt, _TAG_PT, curves[bit]) * _TAG_FACTORS[code][bit][row]
-        efficiency = np.where(flavour == code, curve, efficiency)
+        curve = np.interp(pt, _TAG_PT, curves[bit])
+        factors = _TAG_FACTORS[code][bit]
+        efficiency_of_code = curve * factors[row]
+        efficiency = np.where(flavour == code, efficiency_of_code, efficiency)
     is_in_acceptance = (pt > BTAG_PT) & (abs_eta <= BTAG_ETA)
     return np.where(is_in_acceptance, efficiency, 0.0)
 
