@@ -147,7 +147,8 @@ def measure(
     # The energy that each tower measures, 0 for noise.
     eta = 0.5 * (towers.min_eta + towers.max_eta)
     true_energy = np.bincount(hit_tower, hits.energy, num_towers)
-    energy = parameters.lognormal(true_energy, calorimeter.resolution(true_energy, eta), rng)
+    true_sigma = calorimeter.resolution(true_energy, eta)
+    energy = parameters.lognormal(true_energy, true_sigma, rng)
     sigma = calorimeter.resolution(energy, eta)
     is_noise = (energy < calorimeter.min_energy) | (energy < sigma)
     energy = np.where(is_noise, 0.0, energy)
@@ -156,18 +157,22 @@ def measure(
 
     # The energy that the tracks of a tower measure, with its error.
     track_energy = np.bincount(track_tower, tracks.hits.energy, num_towers)
-    track_variance = np.square(tracks.resolution * tracks.hits.energy)
-    track_sigma = np.sqrt(np.bincount(track_tower, track_variance, num_towers))
+    variance_of_track = np.square(tracks.resolution * tracks.hits.energy)
+    track_variance = np.bincount(track_tower, variance_of_track, num_towers)
+    track_sigma = np.sqrt(track_variance)
 
     # What the tower measures beyond its tracks is a neutral candidate.
     excess = np.maximum(energy - track_energy, 0.0)
-    is_significant = excess > np.hypot(track_sigma, sigma)
+    combined_sigma = np.hypot(track_sigma, sigma)
+    is_significant = excess > combined_sigma
     has_neutral = is_significant & (excess > calorimeter.min_energy)
-    neutral = Hits(towers.event, random_eta, random_phi, excess).select(has_neutral)
+    candidates = Hits(towers.event, random_eta, random_phi, excess)
+    neutral = candidates.select(has_neutral)
 
     # Without a neutral candidate the tracks are scaled to the mean of both measurements.
     mean_energy = _weighted_mean(track_energy, track_sigma, energy, sigma)
-    is_scaled = (track_energy > 0) & ~has_neutral & np.isfinite(mean_energy)
+    has_tracks = track_energy > 0
+    is_scaled = has_tracks & ~has_neutral & np.isfinite(mean_energy)
     scale = np.divide(mean_energy, track_energy, out=np.ones(num_towers), where=is_scaled)
     return Flow(neutral, scale[track_tower])
 
@@ -197,23 +202,22 @@ def _hit_towers(
     """
     hit_keys = tower_keys(hits.event, hits.eta, hits.phi, calorimeter)
     track_keys = tower_keys(tracks.event, tracks.eta, tracks.phi, calorimeter)
-    order = np.argsort(np.concatenate([hits.event, tracks.event]), kind="stable")
-    keys_per_event = _MAX_COLUMNS * len(calorimeter.num_around)
-    towers, tower_of_key = _distinct(np.concatenate([hit_keys, track_keys]), order, keys_per_event)
+    keys = np.concatenate([hit_keys, track_keys])
+    events = np.concatenate([hits.event, tracks.event])
+    order = np.argsort(events, kind="stable")
+    num_rows = len(calorimeter.num_around)
+    towers, tower_of_key = _distinct(keys, order, _MAX_COLUMNS * num_rows)
     hit_tower, track_tower = np.split(tower_of_key, [len(hit_keys)])
 
     # A key is (event * num_rows + row) * _MAX_COLUMNS + column, so division gives its parts.
     event_and_row, column = np.divmod(towers, _MAX_COLUMNS)
-    event, row = np.divmod(event_and_row, len(calorimeter.num_around))
+    event, row = np.divmod(event_and_row, num_rows)
+    min_eta = calorimeter.eta_edges[row]
+    max_eta = calorimeter.eta_edges[row + 1]
     width = 2 * np.pi / calorimeter.num_around[row]
     min_phi = -np.pi + column * width
-    borders = _Towers(
-        event,
-        calorimeter.eta_edges[row],
-        calorimeter.eta_edges[row + 1],
-        min_phi,
-        min_phi + width,
-    )
+    max_phi = min_phi + width
+    borders = _Towers(event, min_eta, max_eta, min_phi, max_phi)
     return borders, hit_tower, track_tower
 
 
@@ -224,11 +228,15 @@ def tower_keys(event: Integers, eta: Floats, phi: Floats, calorimeter: Calorimet
     row is the place in eta, the column that in phi.
     """
     num_rows = len(calorimeter.num_around)
-    row = np.clip(np.searchsorted(calorimeter.eta_edges, eta) - 1, 0, num_rows - 1)
+    edge_above = np.searchsorted(calorimeter.eta_edges, eta)
+    row = np.clip(edge_above - 1, 0, num_rows - 1)
     num_columns = calorimeter.num_around[row]
     turns = (phi + np.pi) / (2 * np.pi)
-    column = np.minimum((turns * num_columns).astype(np.int64), num_columns - 1)
-    keys: Integers = (event * num_rows + row) * _MAX_COLUMNS + column
+    column = (turns * num_columns).astype(np.int64)
+    # An azimuth of pi is in the last column.
+    column = np.minimum(column, num_columns - 1)
+    event_and_row = event * num_rows + row
+    keys: Integers = event_and_row * _MAX_COLUMNS + column
     return keys
 
 
