@@ -133,12 +133,15 @@ def passes(particles: StableParticles, settings: LeptonFilterSettings) -> NDArra
     if settings.min_pt == 0:
         return np.ones(particles.num_events, np.bool_)
     passing = np.zeros(particles.num_events, np.bool_)
-    pt = particles.pt
-    is_hard_lepton = np.isin(np.abs(particles.pid), LEPTONS) & (pt > settings.min_pt)
-    for event in np.unique(particles.event[is_hard_lepton]):
+    is_lepton = np.isin(np.abs(particles.pid), LEPTONS)
+    is_hard = particles.pt > settings.min_pt
+    is_hard_lepton = is_lepton & is_hard
+    events_with_lepton = np.unique(particles.event[is_hard_lepton])
+    for event in events_with_lepton:
         in_event = slice(particles.offsets[event], particles.offsets[event + 1])
         leptons = np.flatnonzero(is_hard_lepton[in_event])
-        passing[event] = _has_isolated_lepton(particles.select_event(event), leptons, settings)
+        particles_of_event = particles.select_event(event)
+        passing[event] = _has_isolated_lepton(particles_of_event, leptons, settings)
     return passing
 
 
@@ -156,10 +159,13 @@ def _has_isolated_lepton(
     for lepton in leptons:
         if abs(eta[lepton]) > settings.max_eta:
             continue
+        delta_eta = eta - eta[lepton]
         delta_phi = wrapped(phi - phi[lepton])
-        in_cone = np.square(eta - eta[lepton]) + np.square(delta_phi) < CONE**2
+        squared_distance = np.square(delta_eta) + np.square(delta_phi)
+        in_cone = squared_distance < CONE**2
         in_cone &= event.visible
         in_cone[lepton] = False
-        if pt[in_cone].sum() < settings.max_isolation * pt[lepton]:
+        pt_in_cone = pt[in_cone].sum()
+        if pt_in_cone < settings.max_isolation * pt[lepton]:
             return True
     return False
