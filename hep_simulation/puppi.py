@@ -77,15 +77,18 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
     num_found_vertices = np.floor(_VERTEX_EFFICIENCY * num_vertices)
     abs_eta = np.abs(candidates.eta)
     for region in _REGIONS:
-        rows = np.flatnonzero((abs_eta >= region.min_eta) & (abs_eta < region.max_eta))
+        is_in_region = (abs_eta >= region.min_eta) & (abs_eta < region.max_eta)
+        rows = np.flatnonzero(is_in_region)
         # Sources beyond the edge of the region count if their cone may reach into it.
         inside = candidates.select(rows)
         is_source = is_hard if region.charged else abs_eta >= region.min_eta - _CONE
-        metric = _metric(inside, candidates.select(is_source))
+        sources = candidates.select(is_source)
+        metric = _metric(inside, sources)
         median, spread = _pile_up_level(inside, metric, region, len(num_vertices))
         weight = _weight(metric, median[inside.event], spread[inside.event])
-        threshold = region.threshold + region.slope * num_found_vertices[inside.event]
-        weight[weight * inside.pt < threshold] = 0.0
+        thresholds = region.threshold + region.slope * num_found_vertices
+        is_soft = weight * inside.pt < thresholds[inside.event]
+        weight[is_soft] = 0.0
         is_neutral = ~inside.is_charged
         weights[rows[is_neutral]] = weight[is_neutral]
     return weights
@@ -153,7 +156,8 @@ def _pile_up_level(
     is_used = candidates.pt >= region.min_pt
     if region.charged:
         is_used &= candidates.is_charged
-    event, metric = candidates.event[is_used], metric[is_used]
+    event = candidates.event[is_used]
+    metric = metric[is_used]
     order = np.lexsort([metric, event])
     offsets = np.searchsorted(event[order], np.arange(num_events + 1))
     return _medians(offsets, metric[order])
@@ -174,10 +178,12 @@ def _medians(offsets: Integers, metric: Floats) -> tuple[Floats, Floats]:
         if len(metrics) == 0:
             continue
         # A candidate of metric zero has no neighbour. The median is taken from the last zero on.
-        num_skipped = max(int(np.sum(metrics <= 0.0)) - 1, 0)
+        num_not_positive = int(np.sum(metrics <= 0.0))
+        num_skipped = max(num_not_positive - 1, 0)
         if metrics[num_skipped] != 0:
             num_skipped = 0
-        median = metrics[num_skipped + int((len(metrics) - num_skipped) * 0.5)]
+        num_counted = len(metrics) - num_skipped
+        median = metrics[num_skipped + int(num_counted * 0.5)]
         squares, count = 0.0, 0
         for charged_metric in metrics:
             if charged_metric != 0 and charged_metric <= median:
@@ -195,8 +201,10 @@ def _weight(metric: Floats, median: Floats, spread: Floats) -> Floats:
     median gives 1.
     """
     # A metric of 0 means no neighbour, and shows nothing.
-    significance = np.where(metric == 0, 0.0, metric - median) / spread
-    weight = np.where(significance > 0, erf(np.abs(significance) / np.sqrt(2)), 0.0)
+    distance = np.where(metric == 0, 0.0, metric - median)
+    significance = distance / spread
+    probability = erf(np.abs(significance) / np.sqrt(2))
+    weight = np.where(significance > 0, probability, 0.0)
     weight[weight < _MIN_WEIGHT] = 0.0
     weight[np.isnan(median)] = 1.0
     return weight
