@@ -48,10 +48,12 @@ def overlay(
     num_collisions = rng.poisson(settings.mean, num_events)
     collisions = _draw_collisions(pool, int(num_collisions.sum()), settings.beam_spot_mm, rng)
     # `collisions.event` is the number of the collision of each particle; this is its hard event.
-    event = np.repeat(np.arange(num_events), num_collisions)[collisions.event]
+    event_of_collision = np.repeat(np.arange(num_events), num_collisions)
+    event = event_of_collision[collisions.event]
 
     # The particles of each event: first its own, then those of one collision after the other.
-    order = np.argsort(np.concatenate([hard.event, event]), kind="stable")
+    events_of_all = np.concatenate([hard.event, event])
+    order = np.argsort(events_of_all, kind="stable")
     # In the joined columns, the particles of the hard collisions come first.
     is_pile_up = order >= len(hard.pid)
     num_particles = np.diff(hard.offsets) + np.bincount(event, minlength=num_events)
@@ -74,14 +76,18 @@ def _draw_collisions(
     angle = rng.uniform(-np.pi, np.pi, num_collisions)
     z = beam_spot(num_collisions, spread_mm, rng)
 
-    num_particles = np.diff(pool.offsets)[drawn]
+    pool_counts = np.diff(pool.offsets)
+    num_particles = pool_counts[drawn]
     offsets = offsets_from_counts(num_particles)
     collision = np.repeat(np.arange(num_collisions), num_particles)
     # Index of each particle in the pool: it counts up from the first particle of the drawn event.
-    source = np.arange(offsets[-1]) + (pool.offsets[drawn] - offsets[:-1])[collision]
+    shift_to_pool = pool.offsets[drawn] - offsets[:-1]
+    source = np.arange(offsets[-1]) + shift_to_pool[collision]
     # Momenta and vertices are rotated by the angle of their collision.
-    cos, sin = np.cos(angle)[collision], np.sin(angle)[collision]
-    px, py, x, y = pool.px[source], pool.py[source], pool.x[source], pool.y[source]
+    cos = np.cos(angle)[collision]
+    sin = np.sin(angle)[collision]
+    px, py = pool.px[source], pool.py[source]
+    x, y = pool.x[source], pool.y[source]
     return StableParticles(
         offsets,
         pid=pool.pid[source],
