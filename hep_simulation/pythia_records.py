@@ -32,5 +32,7 @@ def select_particles(event: Any, indices: Iterable[int]) -> StableParticles:
         vertex = (particle.xProd(), particle.yProd(), particle.zProd())
         rows.append((particle.id(), *momentum, *vertex))
     # The shape keeps eight columns without any particle.
-    pid, *columns = np.array(rows).reshape(-1, 8).T
-    return StableParticles(np.array([0, len(rows)]), pid.astype(np.int32), *columns)
+    table = np.array(rows).reshape(-1, 8)
+    pid, *columns = table.T
+    offsets = np.array([0, len(rows)])
+    return StableParticles(offsets, pid.astype(np.int32), *columns)
