@@ -20,6 +20,7 @@ from ingestion.schema import COLLECTIONS, WEIGHT_PREFIX, events_schema
 from ingestion.settings import NO_WEIGHT, IngestSettings
 from ingestion.tally import StepCounts
 from ingestion.thresholds import (
+    Jagged,
     Mask,
     any_per_event,
     is_out_of_range,
@@ -167,25 +168,31 @@ def _not_finite(
     Candidates below threshold do not count. A branch without such numbers has no entry.
     """
     branches = settings.branches() | {"weight": info.weight}
-    by_branch: dict[str, Mask] = {}
+    events_by_branch: dict[str, Mask] = {}
 
-    def add(branch: str, events: Mask) -> None:
-        if events.any():
-            by_branch[branch] = by_branch.get(branch, False) | events
+    def add(branch: str, is_bad_event: Mask) -> None:
+        if is_bad_event.any():
+            events_of_branch = events_by_branch.get(branch, False)
+            events_by_branch[branch] = events_of_branch | is_bad_event
 
     for name, values in raw.scalars.items():
-        add(branches[name], ~np.isfinite(values))
+        branch = branches[name]
+        add(branch, ~np.isfinite(values))
     for name, source in settings.pass_through_columns.items():
+        is_a_weight = name.startswith(WEIGHT_PREFIX)
         # Without a branch, the numbers are the weight of the sample.
         has_branch = source.branch != NO_WEIGHT and name not in info.missing_optional
-        if name.startswith(WEIGHT_PREFIX) and has_branch:
-            add(source.text, ~np.isfinite(raw.pass_through[name]))
+        if is_a_weight and has_branch:
+            weights = raw.pass_through[name]
+            add(source.text, ~np.isfinite(weights))
     for name, candidates in raw.collections.items():
         for field, values in candidates.fields.items():
             is_bad = ~np.isfinite(values) & above[name]
             if is_bad.any():
-                add(branches[f"{name}.{field}"], any_per_event(candidates.offsets, is_bad))
-    return by_branch
+                branch = branches[f"{name}.{field}"]
+                is_bad_event = any_per_event(candidates.offsets, is_bad)
+                add(branch, is_bad_event)
+    return events_by_branch
 
 
 def _check_physical(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) -> None:
@@ -259,35 +266,52 @@ def _events_table(
     `keep` is (num_events,). Each collection is a column of lists of structs (one per candidate).
     """
     schema = events_schema(info.pass_through)
-    num_kept = np.count_nonzero(keep)
     sample_of_label = {label: name for name, label in info.samples.items()}
     labels = raw.labels[keep]
     samples = [sample_of_label[label] for label in labels.tolist()]
+    uuids = [info.uuid] * len(samples)
     columns: dict[str, pa.Array] = {
-        "file_uuid": pa.array([info.uuid] * num_kept, pa.string()),
+        "file_uuid": pa.array(uuids, pa.string()),
         "entry": pa.array(raw.entries[keep], pa.int64()),
         "sample": pa.array(samples, pa.string()),
         "label": pa.array(labels, pa.int64()),
     }
-    for name, values in (raw.scalars | raw.pass_through).items():
+    numbers_of_events = raw.scalars | raw.pass_through
+    for name, values in numbers_of_events.items():
         columns[name] = pa.array(values[keep])
     for name, candidates in raw.collections.items():
-        mask = np.repeat(keep, np.diff(candidates.offsets)) & above[name]
-        # Row numbers are found once; a boolean mask for every field takes half of the time longer.
-        rows = np.flatnonzero(mask)
-        # An event that is not kept has no candidates in `mask`, so its offset can be left out.
-        is_end_of_kept = np.concatenate([[True], keep])
-        offsets = offsets_after_mask(candidates.offsets, mask)[is_end_of_kept]
-        fields = []
-        for field, spec in COLLECTIONS[name].items():
-            key = f"{name}.{field}"
-            location = BranchLocation(f"{info.path}: '{key}'").for_field(key)
-            values = candidates.fields[field].take(rows)
-            fields.append(pa.array(convert_exactly(values, spec.dtype, location)))
+        is_of_kept_event = np.repeat(keep, np.diff(candidates.offsets))
+        mask = is_of_kept_event & above[name]
         list_type = schema.field(name).type
-        particles = pa.StructArray.from_arrays(fields, fields=list(list_type.value_type))
-        columns[name] = pa.ListArray.from_arrays(
-            pa.array(offsets.astype(np.int32)), particles, type=list_type
-        )
-    arrays = [columns[name].cast(schema.field(name).type) for name in schema.names]
+        columns[name] = _lists_of_candidates(name, candidates, keep, mask, list_type, info.path)
+    arrays = []
+    for name in schema.names:
+        field_type = schema.field(name).type
+        arrays.append(columns[name].cast(field_type))
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _lists_of_candidates(
+    name: str, candidates: Jagged, keep: Mask, mask: Mask, list_type: pa.ListType, path: str
+) -> pa.ListArray:
+    """A list of structs for each kept event, one struct for each candidate in `mask`.
+
+    `keep` is (num_events,), `mask` (num_candidates,); `path` is that of the file, for messages.
+    """
+    # Row numbers are found once; a boolean mask for every field takes half of the time longer.
+    rows = np.flatnonzero(mask)
+    columns = []
+    for field, spec in COLLECTIONS[name].items():
+        key = f"{name}.{field}"
+        location = BranchLocation(f"{path}: '{key}'").for_field(key)
+        values = candidates.fields[field].take(rows)
+        values = convert_exactly(values, spec.dtype, location)
+        columns.append(pa.array(values))
+    fields = list(list_type.value_type)
+    particles = pa.StructArray.from_arrays(columns, fields=fields)
+
+    # An event that is not kept has no candidates in `mask`, so its offset can be left out.
+    is_end_of_kept = np.concatenate([[True], keep])
+    offsets_of_all = offsets_after_mask(candidates.offsets, mask)
+    offsets = offsets_of_all[is_end_of_kept].astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), particles, type=list_type)
