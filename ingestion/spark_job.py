@@ -89,29 +89,32 @@ def ingest(
             is there twice, and copies are not dropped; or a sample has no events, or none survives.
     """
     make_folder(keys_folder(out_dir))
-    reused = _reuse_parts(infos, earlier, out_dir) if earlier else {}
-    ranges = list(split_entries(info for info in infos if info.uuid not in reused))
-    read = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
+    reused = _reuse_outputs(infos, earlier, out_dir) if earlier else {}
+    infos_to_read = [info for info in infos if info.uuid not in reused]
+    ranges = list(split_entries(infos_to_read))
+    read = _read(spark, ranges, settings, out_dir, entry_counter=done, num_tasks=num_tasks)
     bad = [*bad, *_new_bad_files(infos, read.problems, settings)]
     check_number_of_bad_files(bad, settings)
     # A file with a problem in one range is left out as a whole.
     _remove_unfinished(out_dir, read.problems)
 
-    parts = [part for file_parts in reused.values() for part in file_parts]
-    parts += [part for part in read.parts if part.file_uuid not in read.problems]
+    outputs: list[EventsPart] = []
+    for outputs_of_file in reused.values():
+        outputs += outputs_of_file
+    outputs += [output for output in read.outputs if output.file_uuid not in read.problems]
     # Copies can be found only when the keys of all files are there.
-    with_copies = ranges_with_copies(parts, infos, settings, out_dir)
+    with_copies = ranges_with_copies(outputs, infos, settings, out_dir)
     read_again = _read(spark, with_copies, settings, out_dir, num_tasks=num_tasks)
     paths = {info.uuid: info.path for info in infos}
     BadFilesError.raise_any([(paths[uuid], error) for uuid, error in read_again.problems.items()])
-    parts = _replace_parts(parts, read_again.parts)
+    outputs = _replace_outputs(outputs, read_again.outputs)
 
     good = _readable_files(infos, read)
-    _check_not_empty(samples, parts, {info.sample for info in good}, bad)
-    _check_copies_have_no_sums(samples, parts)
+    _check_not_empty(samples, outputs, {info.sample for info in good}, bad)
+    _check_copies_have_no_sums(samples, outputs)
     read_uuids = {entry_range.info.uuid for entry_range in [*ranges, *with_copies]}
     return IngestResult(
-        parts,
+        outputs,
         good,
         bad,
         num_read=len(read_uuids - read.problems.keys()),
@@ -119,14 +122,19 @@ def ingest(
     )
 
 
-def _replace_parts(parts: Iterable[EventsPart], new: Iterable[EventsPart]) -> list[EventsPart]:
-    """Sorted parts, with new parts in place of the old ones of the same ranges and samples.
+def _replace_outputs(
+    outputs: Iterable[EventsPart], new_outputs: Iterable[EventsPart]
+) -> list[EventsPart]:
+    """Sorted outputs, with new ones in place of the old ones of the same ranges and samples.
 
-    A part is identified by its ROOT file, first entry and sample.
+    An output is identified by its ROOT file, first entry and sample.
     """
-    # Of equal keys in the dictionary the last counts: that of the new part.
-    part_by_key = {(part.file_uuid, part.start, part.sample): part for part in (*parts, *new)}
-    return [part_by_key[key] for key in sorted(part_by_key)]
+    output_by_key = {}
+    # Of equal keys the last counts: that of the new output.
+    for output in [*outputs, *new_outputs]:
+        key = output.file_uuid, output.start, output.sample
+        output_by_key[key] = output
+    return [output_by_key[key] for key in sorted(output_by_key)]
 
 
 def _readable_files(infos: Iterable[FileInfo], read: _ReadResult) -> list[FileInfo]:
@@ -202,8 +210,8 @@ def _generated_sums(
 class _ReadResult(NamedTuple):
     """What the Spark tasks returned."""
 
-    parts: list[EventsPart]
-    """The parts that they wrote."""
+    outputs: list[EventsPart]
+    """What they wrote."""
     digests: dict[str, str]
     """Digests of the content of local files, by UUID."""
     problems: dict[str, InputFileError]
@@ -217,17 +225,17 @@ def _read(
     out_dir: Path,
     *,
     num_tasks: Callable[[int], int],
-    done: Accumulator[int] | None = None,
+    entry_counter: Accumulator[int] | None = None,
 ) -> _ReadResult:
     """Read ranges in Spark tasks, which write their events into `out_dir`.
 
-    The errors of files are in the result. `done`, if given, counts entries as tasks finish.
+    The errors of files are in the result. `entry_counter` counts entries as tasks finish.
     """
 
     def read(entry_range: EntryRange) -> tuple[list[EventsPart], str, InputFileError | None]:
-        """The parts of one range, the digest of its file and the error of the file, in a task."""
+        """The outputs of one range, the digest of its file and the error of the file, in a task."""
         try:
-            parts = retry_remote(ingest_range, entry_range, settings, out_dir)
+            outputs = retry_remote(ingest_range, entry_range, settings, out_dir)
             digest = ""
             # Each file is digested once, by the task of its first range.
             if entry_range.start == 0:
@@ -236,17 +244,18 @@ def _read(
             # The driver raises the error. If a task did, Spark would retry it four times and hide
             # it in a Java trace.
             return [], "", problem
-        if done is not None:
-            done.add(entry_range.stop - entry_range.start)
-        return parts, digest, None
+        if entry_counter is not None:
+            entry_counter.add(entry_range.stop - entry_range.start)
+        return outputs, digest, None
 
     result = _ReadResult([], {}, {})
     if not ranges:
         return result
-    outputs = spark.parallelize(ranges, num_tasks(len(ranges))).map(read).collect()
-    for entry_range, (parts, digest, problem) in zip(ranges, outputs, strict=True):
+    ranges_in_spark = spark.parallelize(ranges, num_tasks(len(ranges)))
+    results_of_ranges = ranges_in_spark.map(read).collect()
+    for entry_range, (outputs, digest, problem) in zip(ranges, results_of_ranges, strict=True):
         uuid = entry_range.info.uuid
-        result.parts.extend(parts)
+        result.outputs.extend(outputs)
         if digest:
             result.digests[uuid] = digest
         if problem is not None:
@@ -263,45 +272,49 @@ def _remove_unfinished(out_dir: Path, failed_uuids: Iterable[str]) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _reuse_parts(
+def _reuse_outputs(
     infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path
 ) -> dict[str, list[EventsPart]]:
-    """The parts of unchanged files, by UUID.
+    """The outputs of unchanged ROOT files, by UUID.
 
-    It gives local files of parts and keys a second name (a hard link, else a copy) in the folders
-    of this version; files on object storage stay where they are. A file is read again as a whole if
-    one of its parts cannot be reused.
+    It gives local files of events and keys a second name (a hard link, else a copy) in the folders
+    of this version; files on object storage stay where they are. A ROOT file is read again as a
+    whole if one of its outputs cannot be reused.
     """
     # The folder of all versions on object storage; empty for a local one.
     storage = str(out_dir.parents[1]) if is_remote(out_dir) else ""
     reused = {}
     for info in infos:
-        parts = earlier.parts.get(info.uuid)
-        if not parts or not all(_is_reusable(part, storage) for part in parts):
+        outputs = earlier.parts.get(info.uuid, [])
+        all_are_reusable = all(_is_reusable(output, storage) for output in outputs)
+        if not outputs or not all_are_reusable:
             continue
-        reused[info.uuid] = list(parts)
+        reused[info.uuid] = list(outputs)
         if storage:
             continue
-        for part in parts:
-            if part.name:
-                link_or_copy(part.file(earlier.folder), out_dir / part.name)
-        # The parts of one range share the file of the keys.
-        keys_files = {part.keys_name: part.keys_file(earlier.folder) for part in parts}
+        for output in outputs:
+            if output.name:
+                link_or_copy(output.file(earlier.folder), out_dir / output.name)
+        # The outputs of one range share the file of the keys.
+        keys_files = {output.keys_name: output.keys_file(earlier.folder) for output in outputs}
         for name, path in keys_files.items():
             link_or_copy(path, keys_folder(out_dir) / name)
     return reused
 
 
-def _is_reusable(part: EventsPart, storage: str) -> bool:
-    """Whether a part can be reused: it is on the same storage, and no copies were left out of it.
+def _is_reusable(output: EventsPart, storage: str) -> bool:
+    """Whether an output can be reused: it is on the same storage, and holds all its events.
 
-    Which events are copies depends on the other files of a run.
+    An output without its copies is not reused: which events are copies depends on the other files
+    of a run.
     """
-    return not part.counts["rejected_copy"] and part.lies_in.rpartition("/")[0] == storage
+    folder, _, _ = output.lies_in.rpartition("/")
+    lacks_copies = output.counts["rejected_copy"] > 0
+    return folder == storage and not lacks_copies
 
 
 def _check_copies_have_no_sums(
-    samples: Iterable[SampleSettings], parts: Sequence[EventsPart]
+    samples: Iterable[SampleSettings], outputs: Sequence[EventsPart]
 ) -> None:
     """Refuse dropped copies in samples whose sums of weights come from branches of the files.
 
@@ -311,7 +324,8 @@ def _check_copies_have_no_sums(
         if not isinstance(sample.sum_of_weights, str):
             continue
         names = sample_labels(sample.name, sample.label, sample.label_by)
-        num_copies = sum(part.counts["rejected_copy"] for part in parts if part.sample in names)
+        outputs_of_sample = [output for output in outputs if output.sample in names]
+        num_copies = sum(output.counts["rejected_copy"] for output in outputs_of_sample)
         if num_copies:
             raise ConflictingFilesError(
                 f"sample '{sample.name}': {num_copies} events are copies and are dropped, but the "
@@ -322,7 +336,7 @@ def _check_copies_have_no_sums(
 
 def _check_not_empty(
     samples: Sequence[SampleSettings],
-    parts: Sequence[EventsPart],
+    outputs: Sequence[EventsPart],
     readable_samples: Container[str],
     bad: Sequence[BadFile],
 ) -> None:
@@ -337,9 +351,10 @@ def _check_not_empty(
     for sample in samples:
         for class_sample in sample.by_label():
             name = class_sample.name
-            counts = sum_counts(part for part in parts if part.sample == name).counts
+            outputs_of_sample = [output for output in outputs if output.sample == name]
+            counts = sum_counts(outputs_of_sample).counts
             if not counts:
-                # Files without entries have no parts.
+                # Files without entries have no outputs.
                 counts = {"entries": 0, "events": 0}
             if counts["events"]:
                 continue
