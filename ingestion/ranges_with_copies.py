@@ -17,7 +17,7 @@ from ingestion.settings import IngestSettings, OnDuplicate
 
 
 def ranges_with_copies(
-    events_parts: Iterable[EventsPart],
+    outputs: Iterable[EventsPart],
     infos: Sequence[FileInfo],
     settings: IngestSettings,
     out_dir: Path,
@@ -33,26 +33,35 @@ def ranges_with_copies(
             another class than its original.
     """
     file_numbers = {info.uuid: file_number for file_number, info in enumerate(infos)}
-    # A sample with `label_by` has several parts of one range, one for each class.
-    parts_by_range: dict[tuple[int, int], list[EventsPart]] = {}
-    for events_part in events_parts:
-        key = (file_numbers[events_part.file_uuid], events_part.start)
-        parts_by_range.setdefault(key, []).append(events_part)
-    ranges, range_parts, keys_files = [], [], []
-    for file_number, start in sorted(parts_by_range):
-        same_range = parts_by_range[file_number, start]
-        range_parts.append(same_range)
-        ranges.append(EntryRange(infos[file_number], start, same_range[0].stop))
-        # The parts of a range share the file of the keys.
-        path = same_range[0].keys_file(out_dir)
+    # A sample with `label_by` has several outputs of one range, one for each class.
+    outputs_by_range: dict[tuple[int, int], list[EventsPart]] = {}
+    for output in outputs:
+        key = (file_numbers[output.file_uuid], output.start)
+        outputs_by_range.setdefault(key, []).append(output)
+    ranges: list[EntryRange] = []
+    outputs_of_ranges: list[list[EventsPart]] = []
+    keys_files: list[KeysFile] = []
+    for file_number, start in sorted(outputs_by_range):
+        outputs_of_range = outputs_by_range[file_number, start]
+        outputs_of_ranges.append(outputs_of_range)
+        # The outputs of a range share its entries and the file of the keys.
+        first_output = outputs_of_range[0]
+        ranges.append(EntryRange(infos[file_number], start, first_output.stop))
+        path = first_output.keys_file(out_dir)
         keys_files.append(KeysFile(path, start, file_number))
     copies = find_copies(keys_files)
     num_copies = len(copies.entries)
     # A copy in another class than its original is an error even if copies are dropped.
     if num_copies:
-        copy_classes = _classes(copies.range_indices, copies.entries, ranges, range_parts, out_dir)
+        copy_classes = _classes(
+            copies.range_indices, copies.entries, ranges, outputs_of_ranges, out_dir
+        )
         original_classes = _classes(
-            copies.original_range_indices, copies.original_entries, ranges, range_parts, out_dir
+            copies.original_range_indices,
+            copies.original_entries,
+            ranges,
+            outputs_of_ranges,
+            out_dir,
         )
         is_in_two_classes = copy_classes != original_classes
         if is_in_two_classes.any() or settings.on_duplicate is OnDuplicate.FAIL:
@@ -70,18 +79,19 @@ def _classes(
     range_indices: NDArray[np.int64],
     entries: NDArray[np.int64],
     ranges: Sequence[EntryRange],
-    range_parts: Sequence[Sequence[EventsPart]],
+    outputs_of_ranges: Sequence[Sequence[EventsPart]],
     events: Path,
 ) -> NDArray[np.int64]:
     """(num_entries,) the class of each of some entries; -1 for one that `label_by` leaves out.
 
     `range_indices` and `entries`, both (num_entries,), are the index of the range of each entry in
-    `ranges`, and the entry in the ROOT file. `events` is the folder of the parts.
+    `ranges`, and the entry in the ROOT file. `events` is the folder of the outputs.
     """
     classes = np.zeros(len(entries), np.int64)
     for range_index in np.unique(range_indices).tolist():
         entry_range = ranges[range_index]
-        classes_of_range = _classes_of_range(entry_range, range_parts[range_index], events)
+        outputs = outputs_of_ranges[range_index]
+        classes_of_range = _classes_of_range(entry_range, outputs, events)
         is_in_range = range_indices == range_index
         positions = entries[is_in_range] - entry_range.start
         classes[is_in_range] = classes_of_range[positions]
@@ -113,22 +123,22 @@ def _copies_error(
 
 
 def _classes_of_range(
-    entry_range: EntryRange, events_parts: Sequence[EventsPart], events: Path
+    entry_range: EntryRange, outputs: Sequence[EventsPart], events: Path
 ) -> NDArray[np.int64]:
     """(num_entries,) the class of each entry of a range.
 
     Without `label_by` it is that of the sample. With it, the class is in the written events; an
-    entry that no part holds, since it was not selected, gets -1.
+    entry that no output holds, since it was not selected, gets -1.
     """
     info, start = entry_range.info, entry_range.start
     num_entries = entry_range.stop - start
     if not info.label_by:
         return np.full(num_entries, info.label, np.int64)
     classes = np.full(num_entries, -1, np.int64)
-    for events_part in events_parts:
-        # A part without a name has no events, and no file.
-        if events_part.name:
-            table = read_parquet(events_part.file(events), ["entry", "label"])
+    for output in outputs:
+        # An output without a name has no events, and no file.
+        if output.name:
+            table = read_parquet(output.file(events), ["entry", "label"])
             positions = table["entry"].to_numpy() - start
             classes[positions] = table["label"].to_numpy()
     return classes
