@@ -37,7 +37,7 @@ class Inventory(NamedTuple):
 def find_input_files(
     samples: Iterable[SampleSettings],
     settings: IngestSettings,
-    say: Callable[[str], None],
+    on_message: Callable[[str], None],
     *,
     strict: bool = False,
     known: Mapping[str, Checked] | None = None,
@@ -50,7 +50,7 @@ def find_input_files(
     Args:
         samples: The samples, with the patterns of their files.
         settings: Those of the ingestion.
-        say: Gets a line about each file that waits, and each glob without files.
+        on_message: Gets a line about each file that waits, and each glob without files.
         strict: Whether every glob must match.
         known: Results of an earlier check, as for `inventory`.
         on_file: Reports the progress, as for `inventory`.
@@ -61,7 +61,7 @@ def find_input_files(
         InputFileError: As for `expand` and `inventory`; FilesToComeError also if all readable files
             of a sample wait for a later run.
     """
-    on_unmatched = None if strict else lambda warning: say(f"note: {warning}")
+    on_unmatched = None if strict else lambda warning: on_message(f"note: {warning}")
     sources = [
         source._replace(needs_weight=needs_weights, needs_particles=needs_particles)
         for source in expand(samples, on_unmatched=on_unmatched)
@@ -69,7 +69,7 @@ def find_input_files(
     files = inventory(sources, settings, known=known, on_file=on_file)
     reasons = [(file.path, f"{file.path}: {file.reason}") for file in files.waiting]
     for message in group_messages(reasons):
-        say(f"left for another run: {message}")
+        on_message(f"left for another run: {message}")
     check_waiting_samples(files.waiting, {info.sample for info in files.infos}, files.bad)
     return files
 
