@@ -33,17 +33,19 @@ def assign_unique_ids(infos: Sequence[FileInfo], known_paths: Container[str]) ->
     twice. The file that an earlier run knows (its path is in `known_paths`), else the oldest, keeps
     its UUID. Files of the same content keep the common UUID, which `check_conflicts` refuses.
     """
-    by_uuid: dict[str, list[FileInfo]] = {}
+    files_by_uuid: dict[str, list[FileInfo]] = {}
     for info in infos:
-        by_uuid.setdefault(info.uuid, []).append(info)
+        files = files_by_uuid.setdefault(info.uuid, [])
+        files.append(info)
     new_ids: dict[str, str] = {}
-    for same_uuid in by_uuid.values():
-        if len(same_uuid) == 1:
+    for files in files_by_uuid.values():
+        if len(files) == 1:
             continue
         # False sorts before True: known files come first, then those of the earliest time.
-        same_uuid.sort(key=lambda info: (info.path not in known_paths, info.modified))
-        first_identity = content_identity(same_uuid[0].path)
-        for info in same_uuid[1:]:
+        files.sort(key=lambda info: (info.path not in known_paths, info.modified))
+        first_file, *other_files = files
+        first_identity = content_identity(first_file.path)
+        for info in other_files:
             identity = content_identity(info.path)
             if identity != first_identity:
                 new_ids[info.path] = identity
