@@ -167,12 +167,17 @@ def find_copies(keys_files: Sequence[KeysFile]) -> Copies:
     first_entries = np.array([file.first_entry for file in keys_files], np.int64)
     # Entry in the ROOT file minus row, for each range.
     entry_shifts = first_entries - starts[:-1]
-    # The range of a row is the last one that begins at or before it.
-    copy_ranges = np.searchsorted(starts, copy_rows, side="right") - 1
-    original_ranges = np.searchsorted(starts, original_rows, side="right") - 1
+    copy_ranges = _last_starting_before(copy_rows, starts)
+    original_ranges = _last_starting_before(original_rows, starts)
     copy_entries = copy_rows + entry_shifts[copy_ranges]
     original_entries = original_rows + entry_shifts[original_ranges]
     return Copies(copy_ranges, copy_entries, original_ranges, original_entries)
+
+
+def _last_starting_before(rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(num_rows,) index of the last range that begins at or before each row."""
+    num_started = np.searchsorted(starts, rows, side="right")
+    return num_started - 1
 
 
 def _original_rows(events: NDArray[Any], files: NDArray[np.int64]) -> NDArray[np.int64]:
