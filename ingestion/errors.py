@@ -158,11 +158,13 @@ def group_messages(messages: Iterable[tuple[str, str]]) -> list[str]:
         # Messages show paths without their secrets. The character \0 marks the place of the path.
         shown_path = redact(path)
         template = message.replace(shown_path, "\0") if shown_path else message
-        paths_by_template.setdefault(template, []).append(shown_path)
+        paths = paths_by_template.setdefault(template, [])
+        paths.append(shown_path)
     groups = []
     for template, paths in paths_by_template.items():
-        text = template.replace("\0", paths[0])
-        if len(paths) > 1:
-            text += f"\n  The same of {len(paths) - 1} more: {shortened_list(paths[1:])}"
+        first_path, *more_paths = paths
+        text = template.replace("\0", first_path)
+        if more_paths:
+            text += f"\n  The same of {len(more_paths)} more: {shortened_list(more_paths)}"
         groups.append(text)
     return groups
