@@ -131,10 +131,12 @@ class BranchNames(Mapping[str, Branch]):
         self._in_any_case: dict[str, list[Branch]] = {}
         for branch in _branches(tree, file):
             _add_branch(self._by_path, {branch.path}, branch)
-            plain_names = {_plain(branch.path), _plain(_short(branch.path))}
+            plain_path = _plain(branch.path)
+            plain_last_part = _plain(_short(branch.path))
+            plain_names = {plain_path, plain_last_part}
             _add_branch(self._by_plain_name, plain_names, branch)
-            names_in_small_letters = {name.casefold() for name in plain_names}
-            _add_branch(self._in_any_case, names_in_small_letters, branch)
+            small_names = {name.casefold() for name in plain_names}
+            _add_branch(self._in_any_case, small_names, branch)
 
     def __getitem__(self, name: str) -> Branch:
         """The branch of a name.
@@ -348,8 +350,9 @@ def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, num_
     counters = []
     # Usual names have no separators, so those of the branches are compared without them.
     for name in names:
-        plain_names = {_lower(name).replace("_", ""), _lower(_short(name)).replace("_", "")}
-        if usual_names & plain_names:
+        whole_name = _lower(name).replace("_", "")
+        last_part = _lower(_short(name)).replace("_", "")
+        if whole_name in usual_names or last_part in usual_names:
             counters.append(name)
     if len(counters) == 1:
         return counters[0]
