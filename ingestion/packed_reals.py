@@ -90,14 +90,19 @@ def packing_in(title: str) -> Packing:
     num_bits = _ALL_BITS
     if bits_text:
         bits_match = re.match(r"\s*(\d+)", bits_text[0])
-        if bits_match and 2 <= int(bits_match[1]) <= _ALL_BITS:
-            num_bits = int(bits_match[1])
-    # As in ROOT, 32 bits count to 2**32 - 1, fewer bits to 2**num_bits. Limits such as [0,0,14]
-    # give no range, only the number of bits.
+        stated_bits = int(bits_match[1]) if bits_match else 0
+        if 2 <= stated_bits <= _ALL_BITS:
+            num_bits = stated_bits
     if low < high:
-        largest = 2**num_bits if num_bits < _ALL_BITS else 2**_ALL_BITS - 1
-        return Packing(low, largest / (high - low))
-    return Packing(num_bits=num_bits) if num_bits < _MIN_FLOAT_BITS else Packing()
+        # As in ROOT, 32 bits count to 2**32 - 1, fewer bits to 2**num_bits.
+        num_steps = 2**num_bits
+        if num_bits == _ALL_BITS:
+            num_steps -= 1
+        return Packing(low, num_steps / (high - low))
+    # Limits such as [0,0,14] give no range, only the number of bits.
+    if num_bits < _MIN_FLOAT_BITS:
+        return Packing(num_bits=num_bits)
+    return Packing()
 
 
 def _limit(text: str) -> float:
