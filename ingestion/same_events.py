@@ -142,9 +142,10 @@ def _by_files(pairs: Pairs, files: Integers) -> Iterator[tuple[int, int, Pairs]]
     """Group pairs of events by their pair of files; yields both file numbers and the pairs."""
     first_files = files[pairs.first]
     second_files = files[pairs.second]
+    files_of_pairs = np.column_stack([first_files, second_files])
     # Sorting puts the pairs of one pair of files side by side, in the order of `pairs`.
     order = np.lexsort((second_files, first_files))
-    sorted_files = np.stack([first_files, second_files], axis=1)[order]
+    sorted_files = files_of_pairs[order]
     file_pairs, starts = np.unique(sorted_files, axis=0, return_index=True)
     positions_by_files = np.split(order, starts[1:])
     for file_pair, positions in zip(file_pairs.tolist(), positions_by_files, strict=True):
@@ -195,7 +196,8 @@ def _near_pairs(rows: Integers, events: NDArray[Any]) -> Pairs:
 
     # Each event is compared with the next one.
     has_same_number = sorted_numbers[:-1] == sorted_numbers[1:]
-    pairs = Pairs(sorted_rows[:-1], sorted_rows[1:]).select(has_same_number)
+    neighbours = Pairs(sorted_rows[:-1], sorted_rows[1:])
+    pairs = neighbours.select(has_same_number)
     is_near = _has_same_direction(events[pairs.first], events[pairs.second])
     near = pairs.select(is_near)
     smaller = np.minimum(near.first, near.second)
