@@ -118,9 +118,8 @@ def _nearest_stem(collection: str, names: LayoutNames, available: Collection[str
 
 def _shortest_tag(stem: str, available: Collection[str]) -> str | None:
     """The shortest branch of jets with `btag` in its name; None without one."""
-    tags = [
-        branch for branch in available if branch.startswith(stem) and "btag" in branch.casefold()
-    ]
+    branches_of_stem = [branch for branch in available if branch.startswith(stem)]
+    tags = [branch for branch in branches_of_stem if "btag" in branch.casefold()]
     return min(tags, key=len, default=None)
 
 
@@ -132,8 +131,12 @@ def _nearest_branch(field: str, branch: str, available: Collection[str]) -> str 
             return usual_name.replace(".", "_")
     # Names are compared without case and kind of separator.
     by_plain_name = {_plain(name): name for name in available}
-    nearest = difflib.get_close_matches(_plain(branch), by_plain_name, n=1, cutoff=_NEAR_ENOUGH)
-    return by_plain_name[nearest[0]] if nearest else None
+    plain_name = _plain(branch)
+    matches = difflib.get_close_matches(plain_name, by_plain_name, n=1, cutoff=_NEAR_ENOUGH)
+    if not matches:
+        return None
+    (nearest_name,) = matches
+    return by_plain_name[nearest_name]
 
 
 def _plain(name: str) -> str:
