@@ -103,11 +103,13 @@ def sum_counts(tallies: Iterable[Counted]) -> StepCounts:
 
 def sums_by_sample(tallies: Iterable[CountedSample]) -> SampleSums:
     """Add up the tallies of each sample; `tallies` has one for each part of the events."""
-    by_sample: dict[str, list[CountedSample]] = {}
+    tallies_by_sample: dict[str, list[CountedSample]] = {}
     for tally in tallies:
-        by_sample.setdefault(tally.sample, []).append(tally)
-    totals = {name: sum_counts(sample_parts) for name, sample_parts in by_sample.items()}
-    return {
-        "samples": {name: total.counts for name, total in totals.items()},
-        "weights": {name: total.weights for name, total in totals.items()},
-    }
+        tallies_of_sample = tallies_by_sample.setdefault(tally.sample, [])
+        tallies_of_sample.append(tally)
+    sums: SampleSums = {"samples": {}, "weights": {}}
+    for sample, tallies_of_sample in tallies_by_sample.items():
+        total = sum_counts(tallies_of_sample)
+        sums["samples"][sample] = total.counts
+        sums["weights"][sample] = total.weights
+    return sums
