@@ -231,10 +231,13 @@ def _sign_in_histograms(file: Any, entries: int) -> str | None:
     """
     counts = []
     for name, class_name in file.classnames(cycle=False).items():
-        if class_name.startswith("TH1") and _LIKE_A_COUNTER.match(name):
-            count = float(np.max(file[name].values(), initial=0.0))
+        is_histogram = class_name.startswith("TH1")
+        if is_histogram and _LIKE_A_COUNTER.match(name):
+            bins = file[name].values()
+            count = float(np.max(bins, initial=0.0))
             # Bins of float32 round large numbers.
-            if count > entries * (1 + 1e-6):
+            highest_count = entries * (1 + 1e-6)
+            if count > highest_count:
                 return f"the histogram '{name}' holds {count:g}, its tree has {entries} entries"
             counts.append(count)
     return "" if entries in counts else None
