@@ -42,6 +42,8 @@ class Comparison(NamedTuple):
     """Why the two cannot be compared; empty if they can."""
     is_at_edge: bool
     """Whether the best settings of either cell are at an edge of those tried."""
+    divergence: str = ""
+    """At how many seeds of both runs diverged, so that the difference is not known; else empty."""
     unchecked_times: str = ""
     """Why the check of the simulated times was refused; empty if it was not."""
     time_errors: TimeErrors = TimeErrors()
@@ -154,7 +156,8 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
 
     Differences are taken seed by seed, since a seed gives both the same order of events. The test
     accuracy is also paired test event by test event. A claim may limit the number of seeds; then
-    the lowest ones count. If the cells cannot be compared, `obstacle` says why.
+    the lowest ones count. If the cells cannot be compared, `obstacle` says why. If runs of one of
+    them diverged, `divergence` says so, and the difference is not known.
     """
     cells = (treatment, control)
     all_seeds = {run.seed for cell in cells for run in result.runs_of(cell, claim.tuning)}
@@ -172,6 +175,9 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
         if measure_of(claim.measure).is_ratio:
             obstacle = obstacle or _obstacle_to_ratio(result, cells, numbers)
         difference = _difference_of_numbers(claim, numbers, errors)
+    divergence = _divergence_of_one_side(result, cells, claim, seeds)
+    if divergence:
+        difference = Difference(math.nan, math.nan, len(numbers))
     is_at_edge = any(edges_of_claim(result, cell, claim) for cell in cells)
     return Comparison(
         treatment,
@@ -182,6 +188,7 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
         len(seeds),
         obstacle,
         is_at_edge,
+        divergence,
         unchecked_times(result, cells, claim),
         errors,
     )
@@ -233,6 +240,31 @@ def _difference_of_numbers(claim: Claim, numbers: pd.DataFrame, errors: TimeErro
     first, second = (numbers[1], numbers[0]) if sign < 0 else (numbers[0], numbers[1])
     shares = SharePair.from_numbers(first, second, is_outcome=measure.is_outcome)
     return difference._replace(shares=shares)
+
+
+def _divergence_of_one_side(
+    result: StudyResult, cells: Sequence[Cell], claim: Claim, seeds: Sequence[int]
+) -> str:
+    """Return at how many seeds of two cells runs diverged, if these are not the same seeds.
+
+    The runs of a method that finish are the better ones, so that their mean says nothing of the
+    method. Empty if both cells lack a number at the same seeds, or if the measure does not depend
+    on what is learnt, as the time of a step.
+    """
+    if not measure_of(claim.measure).depends_on_learning:
+        return ""
+    treatment_seeds, control_seeds = [
+        result.diverged_seeds(cell, claim.measure, claim.tuning).intersection(seeds)
+        for cell in cells
+    ]
+    if treatment_seeds == control_seeds:
+        return ""
+    treatment, control = [result.title(cell) for cell in cells]
+    num_seeds = len(seeds)
+    return (
+        f"runs diverged at {len(treatment_seeds)} of {num_seeds} seeds of {treatment} and "
+        f"{len(control_seeds)} of {num_seeds} of {control}"
+    )
 
 
 def _obstacle(result: StudyResult, cells: Sequence[Cell], claim: Claim) -> str:

@@ -153,12 +153,9 @@ def _with_needed_data(result: StudyResult, judged: JudgedClaim) -> JudgedClaim:
     error of times would still be too large.
     """
     tested = judged.tested
-    differences = [comparison.difference for comparison in tested]
-    if not all(math.isfinite(difference.mean) for difference in differences):
-        would_decide = "longer runs or another goal: here a run diverged or did not reach it"
-        return _not_decidable(judged, "a run diverged or ended too early", would_decide)
-    if not all(math.isfinite(difference.seed_variance) for difference in differences):
-        return _not_decidable(judged, "one seed", "several seeds: the error of one is not known")
+    unknown = _why_unknown(tested)
+    if unknown is not None:
+        return _not_decidable(judged, unknown.reason, unknown.would_decide)
 
     share = judged.claim.share_of_cells
     needed = needed_data(tested, share)
@@ -172,6 +169,29 @@ def _with_needed_data(result: StudyResult, judged: JudgedClaim) -> JudgedClaim:
         reason = _reason_against_times(tested, needed)
         return _not_decidable(judged, reason, would_decide)
     return judged._replace(would_decide=would_decide)
+
+
+class _WhyUnknown(NamedTuple):
+    """Why a difference or its error is not known."""
+
+    reason: str
+    would_decide: str
+    """What would make it known."""
+
+
+def _why_unknown(tested: Sequence[Comparison]) -> _WhyUnknown | None:
+    """Return why a difference or its error is not known; None if all are known."""
+    divergences = [comparison.divergence for comparison in tested if comparison.divergence]
+    if divergences:
+        would_decide = f"a lower learning rate, or the measure `diverged`: {divergences[0]}"
+        return _WhyUnknown(divergences[0], would_decide)
+    differences = [comparison.difference for comparison in tested]
+    if not all(math.isfinite(difference.mean) for difference in differences):
+        would_decide = "longer runs or another goal: here a run diverged or did not reach it"
+        return _WhyUnknown("a run diverged or ended too early", would_decide)
+    if not all(math.isfinite(difference.seed_variance) for difference in differences):
+        return _WhyUnknown("one seed", "several seeds: the error of one is not known")
+    return None
 
 
 def _not_decidable(judged: JudgedClaim, reason: str, would_decide: str) -> JudgedClaim:

@@ -17,7 +17,7 @@ from training.loop.effective_share import SMALL_EFFECTIVE_SHARE
 #: Sentences of `notes` by the number of a run that they count.
 _COUNTED: Final = {
     "has_diverged": "{total} of {num_runs} runs diverged to a loss that is not finite: of "
-    "{by_method}. Tables, figures and comparisons are of the other runs.",
+    "{by_method}. Tables and figures are of the other runs.",
     "steps_not_finite": "{total} steps had no effect, since a gradient or an update was not "
     "finite: of {by_method}.",
     # Both sides of a pair count an average that is left out.

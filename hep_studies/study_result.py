@@ -38,6 +38,8 @@ from training.settings import TrainSettings
 RESULT_FILE: Final = "result.json"
 #: A result beside its published page: the same JSON, a tenth as long.
 PACKED_FILE: Final = "result.json.xz"
+#: The measure of which a run that diverged has a number.
+_DIVERGED: Final = "diverged"
 Floats = NDArray[np.float64]
 
 
@@ -234,20 +236,34 @@ class StudyResult:
         measure = self.resolved(cell, measure)
         relative_to = measure_of(measure).relative_to
         runs = self.runs_of(cell, tuning)
-        if measure != "diverged":
+        if measure != _DIVERGED:
             runs = [run for run in runs if not run.has_diverged]
         # A measure that is not relative ignores the second run.
         baselines = {run.seed: run for run in runs}
         if relative_to:
-            baselines = self._baseline_runs(relative_to, cell, tuning)
+            baseline_runs = self._baseline_runs(relative_to, cell, tuning)
+            baselines = {run.seed: run for run in baseline_runs if not run.has_diverged}
         numbers = {}
         for run in runs:
             if run.seed in baselines:
                 numbers[run.seed] = number_of_run(measure, run, baselines[run.seed])
         return pd.Series(numbers, dtype=np.float64)
 
-    def _baseline_runs(self, attribute: str, cell: Cell, tuning: Tuning) -> dict[int, RunResult]:
-        """Return the runs, by seed, that a relative measure of a cell compares with.
+    def diverged_seeds(self, cell: Cell, measure: str, tuning: Tuning = LOWEST_LOSS) -> set[int]:
+        """Return the seeds at which a cell has no number of a measure, since a run diverged.
+
+        It is a run of the cell, or one that the measure is relative to.
+        """
+        if measure == _DIVERGED:
+            return set()
+        runs = self.runs_of(cell, tuning)
+        relative_to = measure_of(self.resolved(cell, measure)).relative_to
+        if relative_to:
+            runs = runs + self._baseline_runs(relative_to, cell, tuning)
+        return {run.seed for run in runs if run.has_diverged}
+
+    def _baseline_runs(self, attribute: str, cell: Cell, tuning: Tuning) -> list[RunResult]:
+        """Return the runs that a relative measure of a cell compares with.
 
         They are those of the method that the attribute of the study names, `reference` or
         `single_worker`, at the cell's values of all keys. Empty if there are none.
@@ -255,8 +271,8 @@ class StudyResult:
         method = getattr(self.study, attribute)
         baseline = self.matching_cell(cell, {"method": method}) if method else None
         if baseline is None:
-            return {}
-        return {run.seed: run for run in self.finished_runs(baseline, tuning)}
+            return []
+        return self.runs_of(baseline, tuning)
 
     def correct_weights(self, cell: Cell, tuning: Tuning = LOWEST_LOSS) -> dict[int, Floats]:
         """Return for each seed an array (num_events,): weight of an event if predicted correctly.
