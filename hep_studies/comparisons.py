@@ -11,7 +11,7 @@ import pandas as pd
 
 from hep_studies.cells import Cell
 from hep_studies.measures import measure_of
-from hep_studies.shares import SharePair
+from hep_studies.shares import SMALLEST_SPREAD, SharePair
 from hep_studies.study import Claim
 from hep_studies.study_result import StudyResult
 from hep_studies.time_errors import TimeErrors, time_errors, unchecked_times
@@ -174,7 +174,8 @@ def compare_cells(result: StudyResult, treatment: Cell, control: Cell, claim: Cl
     else:
         if measure_of(claim.measure).is_ratio:
             obstacle = obstacle or _obstacle_to_ratio(result, cells, numbers)
-        difference = _difference_of_numbers(claim, numbers, errors)
+        smallest_spread = _smallest_spread(result, claim)
+        difference = _difference_of_numbers(claim, numbers, errors, smallest_spread)
     divergence = _divergence_of_one_side(result, cells, claim, seeds)
     if divergence:
         difference = Difference(math.nan, math.nan, len(numbers))
@@ -220,11 +221,32 @@ def _difference_of_events(
     return Difference.from_events([treatment[seed] - control[seed] for seed in seeds])
 
 
-def _difference_of_numbers(claim: Claim, numbers: pd.DataFrame, errors: TimeErrors) -> Difference:
+def _smallest_spread(result: StudyResult, claim: Claim) -> float:
+    """Return the lower limit of the spread of a measure's difference over the seeds.
+
+    A share of events is known no better than to one event.
+    """
+    split = measure_of(claim.measure).split
+    if not split:
+        return SMALLEST_SPREAD
+    # The last count of a split is that of all classes.
+    num_events = result.events["counts"][split][-1]
+    return 1 / num_events
+
+
+def _difference_of_numbers(
+    claim: Claim, numbers: pd.DataFrame, errors: TimeErrors, smallest_spread: float
+) -> Difference:
     """Return the difference of a measure between two cells, positive in the claim's direction.
 
-    `numbers`: (num_seeds, 2), the measure of treatment and control. Times and rates are compared by
-    their logarithms. The sign turns where a lower number is the better one.
+    Times and rates are compared by their logarithms. The sign turns where a lower number is the
+    better one.
+
+    Args:
+        claim: The claim, which has the measure.
+        numbers: The measure (num_seeds, 2) of treatment and control.
+        errors: The errors of times that all seeds share.
+        smallest_spread: Lower limit of the standard deviation of the difference over the seeds.
     """
     measure = measure_of(claim.measure)
     if measure.is_ratio:
@@ -234,11 +256,15 @@ def _difference_of_numbers(claim: Claim, numbers: pd.DataFrame, errors: TimeErro
     is_better_lower = measure.lower_is_better and claim.comparison != "grows"
     sign = -1.0 if is_better_lower else 1.0
     differences = sign * (numbers[0] - numbers[1])
-    difference = Difference.from_seeds(differences, shifts=errors.shifts)
+    difference = Difference.from_seeds(
+        differences, shifts=errors.shifts, smallest_spread=smallest_spread
+    )
     if not measure.in_percent or numbers.empty:
         return difference
     first, second = (numbers[1], numbers[0]) if sign < 0 else (numbers[0], numbers[1])
-    shares = SharePair.from_numbers(first, second, is_outcome=measure.is_outcome)
+    shares = SharePair.from_numbers(
+        first, second, is_outcome=measure.is_outcome, smallest_spread=smallest_spread
+    )
     return difference._replace(shares=shares)
 
 

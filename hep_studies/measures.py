@@ -73,6 +73,8 @@ class Measure(NamedTuple):
     """2 for the square of a time: the simulator misses it by the square of a factor."""
     in_percent: bool = False
     """Whether it is a share, from 0 to 1, which tables show in percent."""
+    split: str = ""
+    """The split of the events of which it is a share, such as `val`; empty for other numbers."""
     is_outcome: bool = False
     """Whether it is 0 or 1 for a run, so that the mean is a share of runs."""
     depends_on_times: bool = False
@@ -219,29 +221,41 @@ _RATE: Final[dict[str, Any]] = {
 _TIME: Final[dict[str, Any]] = {**_RATE, "lower_is_better": True}
 _LOW: Final[dict[str, Any]] = {"lower_is_better": True}
 _SHARE: Final[dict[str, Any]] = {"in_percent": True}
+_SHARE_OF_TRAINING: Final[dict[str, Any]] = {**_SHARE, "split": "train"}
+_SHARE_OF_VALIDATION: Final[dict[str, Any]] = {**_SHARE, "split": "val"}
+_SHARE_OF_TEST: Final[dict[str, Any]] = {**_SHARE, "split": "test"}
 
 _MEASURES: Final[dict[str, Measure]] = {
-    "test_accuracy": Measure("test accuracy", _accuracy, "val_accuracy", **_SHARE),
+    "test_accuracy": Measure("test accuracy", _accuracy, "val_accuracy", **_SHARE_OF_TEST),
     "val_accuracy": Measure(
-        "validation accuracy at the end", _of_curve("val_accuracy"), "val_accuracy", **_SHARE
+        "validation accuracy at the end",
+        _of_curve("val_accuracy"),
+        "val_accuracy",
+        **_SHARE_OF_VALIDATION,
     ),
     "final_val_accuracy": Measure(
         "validation accuracy, mean of the last three epochs",
         _of_curve("val_accuracy", _mean_of_last),
         "final_val_accuracy",
-        **_SHARE,
+        **_SHARE_OF_VALIDATION,
     ),
     "mean_val_accuracy": Measure(
         "validation accuracy, mean over the time of the run",
         partial(_mean_accuracy, accuracy="val_accuracy"),
         "mean_val_accuracy",
-        **_SHARE,
+        **_SHARE_OF_VALIDATION,
     ),
     "train_accuracy": Measure(
-        "training accuracy at the end", _of_curve("train_accuracy"), "train_accuracy", **_SHARE
+        "training accuracy at the end",
+        _of_curve("train_accuracy"),
+        "train_accuracy",
+        **_SHARE_OF_TRAINING,
     ),
     "worker_val_accuracy": Measure(
-        "validation accuracy of single workers at the end", None, "worker_val_accuracy", **_SHARE
+        "validation accuracy of single workers at the end",
+        None,
+        "worker_val_accuracy",
+        **_SHARE_OF_VALIDATION,
     ),
     "val_loss": Measure(
         "lowest validation loss", lambda run, _: lowest_loss(run), **_LOW, margin=0.002
@@ -265,7 +279,7 @@ _MEASURES: Final[dict[str, Measure]] = {
         "training accuracy, mean over the time of the run",
         partial(_mean_accuracy, accuracy="train_accuracy"),
         "mean_train_accuracy",
-        **_SHARE,
+        **_SHARE_OF_TRAINING,
     ),
     "temporal_efficiency_in_training": Measure(
         "temporal efficiency against the reference, of the training accuracy",

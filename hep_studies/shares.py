@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import pandas as pd
 from scipy.special import betaincinv, stdtrit
+
+#: Lower limit of the standard deviation over seeds. Simulated times may agree to the last bit, and
+#: a spread of 0 would make every difference certain.
+SMALLEST_SPREAD: Final = 1e-6
 
 
 class Limits(NamedTuple):
@@ -67,29 +71,47 @@ class SharePair(NamedTuple):
     second: MeanShare
     correlation: float
     """Correlation over the seeds; 0 where one of them is constant."""
+    smallest_spread: float
+    """Lower limit of the standard deviation of the difference over the seeds; 0 for outcomes."""
 
     @classmethod
-    def from_numbers(cls, first: pd.Series, second: pd.Series, *, is_outcome: bool) -> Self:
-        """Return two shares from one number per seed, (num_seeds,) and in the same order."""
+    def from_numbers(
+        cls,
+        first: pd.Series,
+        second: pd.Series,
+        *,
+        is_outcome: bool,
+        smallest_spread: float = SMALLEST_SPREAD,
+    ) -> Self:
+        """Return two shares from one number per seed, (num_seeds,) and in the same order.
+
+        `smallest_spread`: lower limit of the standard deviation of the difference over the seeds;
+        the exact interval of outcomes needs none.
+        """
         first_share = MeanShare(float(first.mean()), float(first.std()), is_outcome)
         second_share = MeanShare(float(second.mean()), float(second.std()), is_outcome)
         correlation = 0.0
         if first_share.spread > 0 and second_share.spread > 0:
             correlation = first.cov(second) / (first_share.spread * second_share.spread)
-        return cls(first_share, second_share, float(correlation))
+        if is_outcome:
+            smallest_spread = 0.0
+        return cls(first_share, second_share, float(correlation), smallest_spread)
 
     def widths(self, num_seeds: int, level: float) -> tuple[float, float]:
         """Return how far the interval of the difference reaches below and above it.
 
         The distances of both shares from their limits are added like correlated errors (Newcombe
         1998, method 10; Zou and Donner 2008). The interval lies within -1 to 1. It is that of
-        Student's t for the paired differences where no limit is cut at 0 or 1.
+        Student's t for the paired differences where no limit is cut at 0 or 1, and no narrower than
+        that of the smallest spread.
         """
         first = self.first.limits(num_seeds, level)
         second = self.second.limits(num_seeds, level)
         below = self._distance(self.first.mean - first.low, second.high - self.second.mean)
         above = self._distance(first.high - self.first.mean, self.second.mean - second.low)
-        return below, above
+        quantile = -float(stdtrit(num_seeds - 1, level / 2))
+        smallest_width = quantile * self.smallest_spread / math.sqrt(num_seeds)
+        return max(below, smallest_width), max(above, smallest_width)
 
     def _distance(self, first: float, second: float) -> float:
         """Return the distance of the difference that these distances of both shares make."""

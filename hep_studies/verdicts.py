@@ -11,13 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from hep_studies.shares import SharePair, share_interval
+from hep_studies.shares import SMALLEST_SPREAD, SharePair, share_interval
 
 #: Probability of one or more wrong verdicts in a family of comparisons.
 LEVEL: Final = 0.05
-#: Lower limit of the standard deviation over seeds. Simulated times may agree to the last bit, and
-#: a spread of 0 would make every difference certain.
-_SMALLEST_SPREAD: Final = 1e-6
 
 
 class Verdict(StrEnum):
@@ -76,18 +73,23 @@ class Difference(NamedTuple):
 
     @classmethod
     def from_seeds(
-        cls, differences: ArrayLike, *, shifts: tuple[float, float] = (0.0, 0.0)
+        cls,
+        differences: ArrayLike,
+        *,
+        shifts: tuple[float, float] = (0.0, 0.0),
+        smallest_spread: float = SMALLEST_SPREAD,
     ) -> Self:
         """Return the mean of one difference per seed, (num_seeds,), and their variance.
 
-        Without seeds, or with a difference that is not finite, the mean is NaN.
+        Without seeds, or with a difference that is not finite, the mean is NaN. `smallest_spread`:
+        lower limit of the standard deviation over the seeds.
         """
         values = np.asarray(differences, dtype=np.float64)
         if len(values) == 0 or not np.isfinite(values).all():
             return cls(math.nan, math.nan, len(values))
         variance = math.nan
         if len(values) > 1:
-            variance = max(float(values.var(ddof=1)), _SMALLEST_SPREAD**2)
+            variance = max(float(values.var(ddof=1)), smallest_spread**2)
         return cls(float(values.mean()), variance, len(values), shifts=shifts)
 
     @classmethod

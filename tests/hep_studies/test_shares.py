@@ -12,9 +12,11 @@ from example_study import example_result, example_run, example_study
 from judged_examples import BETTER, judge_first
 from scipy.special import ndtri
 
+from hep_studies.judging import JudgedClaim
 from hep_studies.run_result import RunResult
 from hep_studies.shares import SharePair, share_interval
-from hep_studies.verdicts import LEVEL, Difference, Verdict
+from hep_studies.study_result import EventsDescription
+from hep_studies.verdicts import LEVEL, OPEN, Difference, Verdict
 
 
 def interval_of(
@@ -111,3 +113,65 @@ def test_a_claim_about_runs_that_diverge(num_diverged: int, verdict: Verdict) ->
     (comparison,) = judged.comparisons
     low, high = comparison.difference.interval(comparison.level)
     assert -1 <= low < num_diverged / 26 < high <= 1 or high == num_diverged / 26 == 1
+
+
+NUM_VALIDATED, NUM_TRAINED = 60, 240
+#: Number of events of each split: those of two classes, and of both.
+EVENT_COUNTS = {
+    "train": [120, 120, NUM_TRAINED],
+    "val": [30, 30, NUM_VALIDATED],
+    "test": [50, 50, 100],
+}
+
+
+def judged_lead_of_one_event(measure: str, curve: str, num_events: int) -> JudgedClaim:
+    """AD-PSGD is better by the same event with each of three seeds."""
+    runs = []
+    for seed in (1, 2, 3):
+        for method, num_better in (("ar-sgd", 0), ("ad-psgd", 1)):
+            run = example_run(method, seed)
+            accuracy = (num_events // 2 + 2 * seed + num_better) / num_events
+            numbers = {**run.numbers, "worker_val_accuracy": accuracy}
+            runs.append(replace(run, curves={**run.curves, curve: [accuracy] * 6}, numbers=numbers))
+    result = example_result(example_study(), runs)
+    events = EventsDescription(
+        version="0001-abcdef01",
+        classes=["QCD", "ttbar"],
+        sample_note="technical sample",
+        counts=EVENT_COUNTS,
+    )
+    return judge_first(replace(result, events=events), {**BETTER, "measure": measure})
+
+
+@pytest.mark.parametrize(
+    ("measure", "curve", "num_events"),
+    [
+        ("val_accuracy", "val_accuracy", NUM_VALIDATED),
+        ("final_val_accuracy", "val_accuracy", NUM_VALIDATED),
+        ("mean_val_accuracy", "val_accuracy", NUM_VALIDATED),
+        ("worker_val_accuracy", "val_accuracy", NUM_VALIDATED),
+        ("train_accuracy", "train_accuracy", NUM_TRAINED),
+        ("mean_train_accuracy", "train_accuracy", NUM_TRAINED),
+    ],
+)
+def test_a_difference_of_accuracies_is_known_no_better_than_to_one_event(
+    measure: str, curve: str, num_events: int
+) -> None:
+    judged = judged_lead_of_one_event(measure, curve, num_events)
+
+    assert judged.verdict in OPEN
+    (comparison,) = judged.comparisons
+    low, high = comparison.difference.interval(LEVEL)
+    # The quantile of Student's t for three seeds is 4.303.
+    half_width = 4.303 / np.sqrt(3) / num_events
+    lead = comparison.difference.mean
+    assert (lead - low, high - lead) == pytest.approx((half_width, half_width), rel=1e-3)
+
+
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_shares_that_always_differ_by_the_same_have_an_interval(share: float) -> None:
+    """Shares of time have no events, and differ at least in the last digits."""
+    low, high = interval_of([share] * 3, [share - 0.2] * 3, is_outcome=False)
+
+    assert low < 0.2 < high
+    assert high - low == pytest.approx(2 * 4.303 / np.sqrt(3) * 1e-6, rel=1e-3)
