@@ -92,10 +92,13 @@ class SharePair(NamedTuple):
         second_share = MeanShare(float(second.mean()), float(second.std()), is_outcome)
         correlation = 0.0
         if first_share.spread > 0 and second_share.spread > 0:
-            correlation = first.cov(second) / (first_share.spread * second_share.spread)
+            covariance = float(first.cov(second))
+            if is_outcome:
+                covariance = _corrected_covariance(covariance, len(first))
+            correlation = covariance / (first_share.spread * second_share.spread)
         if is_outcome:
             smallest_spread = 0.0
-        return cls(first_share, second_share, float(correlation), smallest_spread)
+        return cls(first_share, second_share, correlation, smallest_spread)
 
     def widths(self, num_seeds: int, level: float) -> tuple[float, float]:
         """Return how far the interval of the difference reaches below and above it.
@@ -118,3 +121,19 @@ class SharePair(NamedTuple):
         square = first**2 + second**2 - 2 * self.correlation * first * second
         # Rounding may leave a little less than 0.
         return math.sqrt(max(square, 0.0))
+
+
+def _corrected_covariance(covariance: float, num_seeds: int) -> float:
+    """Return a covariance of two outcomes with the correction for continuity of Newcombe's method.
+
+    Outcomes that agree at all seeds so far need not agree at the next one. The correction takes
+    half a seed from a positive covariance, and leaves at least 0.
+
+    Examples:
+        >>> pair = pd.Series([1.0, 0.0, 1.0, 0.0])
+        >>> round(float(_corrected_covariance(pair.cov(pair), 4)), 3)
+        0.167
+    """
+    if covariance <= 0:
+        return covariance
+    return max(covariance - 0.5 / (num_seeds - 1), 0.0)

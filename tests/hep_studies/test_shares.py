@@ -175,3 +175,19 @@ def test_shares_that_always_differ_by_the_same_have_an_interval(share: float) ->
 
     assert low < 0.2 < high
     assert high - low == pytest.approx(2 * 4.303 / np.sqrt(3) * 1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("num_runs", [2, 26])
+def test_outcomes_that_agree_at_all_seeds_need_not_agree_at_others(num_runs: int) -> None:
+    """As Newcombe (1998) corrects his method 10: half of a seed is taken from what agrees."""
+    outcomes = [1, 0] * (num_runs // 2)
+
+    low, high = interval_of(outcomes, outcomes, is_outcome=True)
+
+    num_diverged = num_runs // 2
+    excess = num_diverged**2 - num_runs / 2
+    correlation = excess / num_diverged**2
+    half_width = share_interval(num_diverged, num_runs, LEVEL).high - 0.5
+    expected = half_width * np.sqrt(2 * (1 - correlation))
+    assert (low, high) == pytest.approx((-expected, expected))
+    assert expected > 0.05
