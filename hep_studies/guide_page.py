@@ -161,21 +161,32 @@ def guide_table(guides: Sequence[StudyGuide]) -> str:
 
     Studies that name their situations alike share rows. A study without a key has "-" for it.
     """
-    keys: list[str] = []
+    keys = _all_situation_keys(guides)
+    header = [key_label(key) for key in keys]
     for guide in guides:
-        keys += [key for key in situation_keys(guide.result) if key not in keys]
+        # All situations of a study have one goal.
+        goal = _percent(guide.situations[0].goal)
+        header.append(f"{guide.heading}, to {goal}")
+
     texts_by_names: dict[tuple[str, ...], list[str]] = {}
     for column, guide in enumerate(guides):
+        keys_of_study = situation_keys(guide.result)
         for situation in guide.situations:
-            name_by_key = dict(zip(situation_keys(guide.result), situation.names, strict=True))
+            name_by_key = dict(zip(keys_of_study, situation.names, strict=True))
             names = tuple(name_by_key.get(key, "-") for key in keys)
-            row = texts_by_names.setdefault(names, ["-"] * len(guides))
-            row[column] = _best_text(situation)
-    header = [key_label(key) for key in keys]
-    # All situations of a study have one goal.
-    header += [f"{guide.heading}, to {_percent(guide.situations[0].goal)}" for guide in guides]
+            texts = texts_by_names.setdefault(names, ["-"] * len(guides))
+            texts[column] = _best_text(situation)
     rows = [[*names, *texts] for names, texts in texts_by_names.items()]
     return markdown_table(header, rows)
+
+
+def _all_situation_keys(guides: Sequence[StudyGuide]) -> list[str]:
+    """Return the keys of the situations of all studies, in the order of the studies."""
+    # A dictionary keeps the order, and a key that studies share once.
+    keys: dict[str, None] = {}
+    for guide in guides:
+        keys |= dict.fromkeys(situation_keys(guide.result))
+    return list(keys)
 
 
 def _percent(accuracy: float) -> str:
@@ -240,17 +251,30 @@ def _with_error(value: float, error: float) -> str:
 
 def records_table(guides: Sequence[StudyGuide]) -> str:
     """Return a table of the records of all methods: a row for each, a column for each data."""
-    columns: list[dict[str, str]] = []
     header = [""]
-    titles: list[str] = []
+    columns: list[dict[str, str]] = []
     for guide in guides:
         for group in guide.groups:
+            header.append(_heading_of_group(guide, group))
             columns.append({record.title: _record_text(record) for record in group.records})
-            titles += [record.title for record in group.records if record.title not in titles]
-            data = f", {group.name} data" if group.name else ""
-            header.append(f"{guide.heading}{data}, of {len(group.situations)}")
-    rows = [[title, *(column.get(title, "-") for column in columns)] for title in titles]
+
+    # A dictionary keeps the order, and a method of several columns once.
+    titles: dict[str, None] = {}
+    for column in columns:
+        titles |= dict.fromkeys(column)
+    rows = []
+    for title in titles:
+        texts = [column.get(title, "-") for column in columns]
+        rows.append([title, *texts])
     return markdown_table(header, rows)
+
+
+def _heading_of_group(guide: StudyGuide, group: DataGroup) -> str:
+    """Return the heading of a column of records: the study, its data, the number of situations."""
+    data = ""
+    if group.name:
+        data = f", {group.name} data"
+    return f"{guide.heading}{data}, of {len(group.situations)}"
 
 
 def _record_text(record: Record) -> str:
