@@ -48,18 +48,28 @@ def study_table(result: StudyResult, table: StudyTable) -> str:
     are the last column.
     """
     if table.over is None:
-        header = [measure_of(name).label for name in table.measures]
-        rows = {
-            result.title(cell): [summary_text(result, cell, name) for name in table.measures]
-            for cell in result.cells(table.methods)
-        }
+        header, texts_by_title = _columns_of_measures(result, table)
     else:
-        header, rows = _columns_over_key(result, table, table.over)
+        header, texts_by_title = _columns_over_key(result, table, table.over)
     if table.given:
+        header.append(result.study.source)
         source_texts = {result.study.title_of(method): text for method, text in table.given.items()}
-        header = [*header, result.study.source]
-        rows = {title: [*row, source_texts.get(title, "-")] for title, row in rows.items()}
-    return markdown_table(["", *header], [[title, *row] for title, row in rows.items()])
+        for title, texts in texts_by_title.items():
+            texts.append(source_texts.get(title, "-"))
+    rows = [[title, *texts] for title, texts in texts_by_title.items()]
+    return markdown_table(["", *header], rows)
+
+
+def _columns_of_measures(
+    result: StudyResult, table: StudyTable
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the header and the rows by title of a table with a column for each measure."""
+    header = [measure_of(name).label for name in table.measures]
+    texts_by_title = {}
+    for cell in result.cells(table.methods):
+        texts = [summary_text(result, cell, name) for name in table.measures]
+        texts_by_title[result.title(cell)] = texts
+    return header, texts_by_title
 
 
 def _columns_over_key(
@@ -70,19 +80,24 @@ def _columns_over_key(
     There is a row for each method and values of other keys, and a column for each measure and
     value of the key.
     """
-    # Pairs of a measure and a value of the key; "-" stays where no run has it.
+    # Pairs of a measure and a value of the key.
     columns = list(itertools.product(table.measures, result.study.all_values_of(key)))
-    header = [
-        f"{measure_of(name).label}, {key_label(key)} {json.dumps(value)}" for name, value in columns
-    ]
-    rows: dict[str, list[str]] = {}
+    header = []
+    for name, value in columns:
+        label = measure_of(name).label
+        header.append(f"{label}, {key_label(key)} {json.dumps(value)}")
+
+    texts_by_title: dict[str, list[str]] = {}
     for cell in result.cells(table.methods):
-        row = rows.setdefault(result.title(cell.without(key)), ["-"] * len(header))
+        title = result.title(cell.without(key))
+        # "-" stays where no run has the value.
+        texts = texts_by_title.setdefault(title, ["-"] * len(columns))
         for index, (name, value) in enumerate(columns):
             # A method without the key fills all columns of a measure.
-            if cell.plain_values.get(key, value) == value:
-                row[index] = summary_text(result, cell, name)
-    return header, rows
+            value_of_cell = cell.plain_values.get(key, value)
+            if value_of_cell == value:
+                texts[index] = summary_text(result, cell, name)
+    return header, texts_by_title
 
 
 def summary_text(result: StudyResult, cell: Cell, measure_name: str) -> str:
@@ -121,15 +136,19 @@ def _spread_text(result: StudyResult, measure_name: str, numbers: pd.Series) -> 
 
     Shares in percent, and what claims are about, also have the standard error of the mean.
     """
-    measure = measure_of(measure_name)
-    if measure.in_percent and len(numbers) > 1:
-        return f" ± {100 * numbers.std():.2f} (s.e. {100 * numbers.sem():.2f})"
-    if numbers.std() <= _VISIBLE_SPREAD * abs(numbers.mean()) or len(numbers) < 2:
+    if len(numbers) < 2:
         return ""
-    text = f" ± {measure.text(numbers.std())}"
-    rows = [row for claim in result.study.claims for row in claim.rows()]
-    is_claimed = measure_name in {row.measure for row in rows}
-    return f"{text} (s.e. {measure.text(numbers.sem())})" if is_claimed else text
+    measure = measure_of(measure_name)
+    deviation, standard_error = numbers.std(), numbers.sem()
+    if measure.in_percent:
+        return f" ± {100 * deviation:.2f} (s.e. {100 * standard_error:.2f})"
+    if deviation <= _VISIBLE_SPREAD * abs(numbers.mean()):
+        return ""
+    text = f" ± {measure.text(deviation)}"
+    claimed_measures = {row.measure for claim in result.study.claims for row in claim.rows()}
+    if measure_name in claimed_measures:
+        text += f" (s.e. {measure.text(standard_error)})"
+    return text
 
 
 def settings_table(result: StudyResult) -> str:
