@@ -81,11 +81,13 @@ def _report_verdicts(run_folder: RunFolder, result: StudyResult) -> None:
     for judged in claims:
         claim = judged.claim
         row = f"{measure_of(claim.measure).label}, {protocol_text(claim)}"
-        # A further row stands below its claim.
-        indent, sentence = ("    ", row) if judged.is_second else ("  ", f"{claim.says} ({row})")
-        run_folder.say(f"{indent}{judged.verdict}: {sentence}")
-    for note in [*cautions(result, claims), *notes(result, claims)]:
-        run_folder.say(f"  {note}")
+        if judged.is_second:
+            # A further row stands below its claim.
+            run_folder.say(f"    {judged.verdict}: {row}")
+        else:
+            run_folder.say(f"  {judged.verdict}: {claim.says} ({row})")
+    for sentence in cautions(result, claims) + notes(result, claims):
+        run_folder.say(f"  {sentence}")
 
 
 def make_all(make: Callable[[str], None], report: Callable[[str], None]) -> None:
