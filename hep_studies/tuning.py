@@ -39,10 +39,12 @@ def grouped_runs(
     groups: dict[Cell, dict[Cell, list[RunResult]]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         # The run's values are divided: keys of `best_of` name the combination, others the cell.
-        cell = Cell.from_values(run.method, run.values)
-        best_of_values = [pair for pair in cell.values if pair[0] in best_of]
-        combination = Cell("", tuple(best_of_values))
-        combinations = groups.setdefault(cell.without(*best_of), {})
+        values = {key: value for key, value in run.values.items() if key not in best_of}
+        best_of_values = {key: value for key, value in run.values.items() if key in best_of}
+        cell = Cell.from_values(run.method, values)
+        combination = Cell.from_values("", best_of_values)
+
+        combinations = groups.setdefault(cell, {})
         combinations.setdefault(combination, []).append(run)
     return groups
 
@@ -58,21 +60,25 @@ def best_combination(combinations: Mapping[Cell, Sequence[RunResult]], best_in: 
         combinations: The runs of a cell by the values of the keys of `best_of`.
         best_in: The measure.
     """
+    return min(combinations, key=lambda combination: _rank(combinations[combination], best_in))
+
+
+def _rank(runs: Sequence[RunResult], best_in: str) -> tuple[int, float]:
+    """Return by what runs are sorted, the best first: runs without a number, then the mean."""
     measure = measure_of(best_in)
-
-    def rank(combination: Cell) -> tuple[int, float]:
-        runs = combinations[combination]
-        numbers = np.array([number_of_run(best_in, run, run) for run in runs], dtype=np.float64)
-        if measure.is_ratio:
-            # A logarithm that is not finite counts as no number.
-            with np.errstate(all="ignore"):
-                numbers = np.log(numbers)
-        finite = numbers[np.isfinite(numbers)]
-        mean = float(finite.mean()) if len(finite) else math.inf
-        sign = 1 if measure.lower_is_better else -1
-        return len(runs) - len(finite), sign * mean
-
-    return min(combinations, key=rank)
+    numbers = np.array([number_of_run(best_in, run, run) for run in runs], dtype=np.float64)
+    if measure.is_ratio:
+        # A logarithm that is not finite counts as no number.
+        with np.errstate(all="ignore"):
+            numbers = np.log(numbers)
+    finite_numbers = numbers[np.isfinite(numbers)]
+    num_missing = len(runs) - len(finite_numbers)
+    mean = math.inf
+    if len(finite_numbers):
+        mean = float(finite_numbers.mean())
+    if not measure.lower_is_better:
+        mean = -mean
+    return num_missing, mean
 
 
 def resolved_measure(
@@ -98,10 +104,10 @@ def resolved_measure(
         if not rival.matches(values):
             continue
         runs = combinations[best_combination(combinations, _FINAL_ACCURACY)]
-        numbers = [number_of_run(_FINAL_ACCURACY, run, run) for run in runs]
-        finite_numbers = [number for number in numbers if math.isfinite(number)]
-        if finite_numbers:
-            accuracies.append(float(np.mean(finite_numbers)))
+        accuracies_of_runs = [number_of_run(_FINAL_ACCURACY, run, run) for run in runs]
+        finite = [accuracy for accuracy in accuracies_of_runs if math.isfinite(accuracy)]
+        if finite:
+            accuracies.append(float(np.mean(finite)))
     # Where all runs diverged, no run reaches any goal.
     best_accuracy = max(accuracies, default=1.0)
     return f"seconds_to_hold={max(best_accuracy - distance, 0.0):.6f}"
