@@ -188,16 +188,22 @@ def _judge_contenders(result: StudyResult, cells: Sequence[Cell], goal: str) -> 
     """
     contenders = [_contender(result, cell, goal) for cell in cells]
     contenders.sort(key=lambda contender: contender.times.rank)
-    first, *rivals = contenders
+    first = contenders[0]
     if not first.times.is_reached:
         return contenders
     # The fastest is not behind itself, without an error.
     fastest = first._replace(behind=Difference(0.0, 0.0, 0), is_among_best=True)
-    rivals = [rival._replace(behind=_time_behind(result, rival, fastest, goal)) for rival in rivals]
+
+    rivals = []
+    for contender in contenders[1:]:
+        behind = _time_behind(result, contender, fastest, goal)
+        rivals.append(contender._replace(behind=behind))
     levels = holm_levels([partial(_is_behind, rival) for rival in rivals])
+
     judged = [fastest]
     for rival, level in zip(rivals, levels, strict=True):
-        judged.append(rival._replace(is_among_best=not _is_behind(rival, level)))
+        is_behind = _is_behind(rival, level)
+        judged.append(rival._replace(is_among_best=not is_behind))
     return judged
 
 
