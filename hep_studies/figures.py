@@ -262,28 +262,41 @@ def _draw_measure(axes: Axes, panel: Panel, key: str, result: StudyResult, style
     Numbers that are not finite, such as the time to a goal that was not reached, are left out. A
     panel of speed-ups also has the ideal line, n times the speed for n workers.
     """
-    varied = result.study.vary[key]
+    varied_values = result.study.vary[key]
     for line, cells in _cells_by_line(panel, result).items():
-        numbers = {}
-        for cell in cells:
-            # A method without the key has the same number at all of its values.
-            positions = [cell.plain_values[key]] if key in cell.plain_values else varied
-            for position in positions:
-                numbers[float(position)] = result.numbers(cell, panel.y)
-        # A series indexed by position and seed.
-        by_position = pd.concat(numbers)
-        finite = by_position[np.isfinite(by_position)]
-        summary = finite.groupby(level=0).agg(["mean", "std"]).fillna(0.0)
+        numbers = _numbers_by_value(result, cells, panel.y, key)
+        finite_numbers = numbers[np.isfinite(numbers)]
+        summary = finite_numbers.groupby(level=0).agg(["mean", "std"]).fillna(0.0)
         style = {**styles[line], "markersize": 5, "label": result.title(line)}
         axes.errorbar(summary.index, summary["mean"], yerr=summary["std"], **style)
     if panel.y == "speed_up":
-        ideal = [min(varied), max(varied)]
-        axes.plot(ideal, ideal, color=GREY, linewidth=1, label="ideal")
+        ends = [min(varied_values), max(varied_values)]
+        axes.plot(ends, ends, color=GREY, linewidth=1, label="ideal")
+
     label = measure_of(panel.y).label
-    _label_axes(axes, panel, key_label(key).capitalize(), label[0].upper() + label[1:])
-    if len(varied) <= _MOST_TICKS:
-        axes.set_xticks(varied)
+    y_label = label[0].upper() + label[1:]
+    x_label = key_label(key).capitalize()
+    _label_axes(axes, panel, x_label, y_label)
+    if len(varied_values) <= _MOST_TICKS:
+        axes.set_xticks(varied_values)
         axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _numbers_by_value(
+    result: StudyResult, cells: Sequence[Cell], measure: str, key: str
+) -> pd.Series:
+    """Return a measure of the runs of some cells, indexed by the value of a varied key and by seed.
+
+    A method without the key has the same number at all of its values.
+    """
+    numbers_by_value = {}
+    for cell in cells:
+        values = result.study.vary[key]
+        if key in cell.plain_values:
+            values = [cell.plain_values[key]]
+        for value in values:
+            numbers_by_value[float(value)] = result.numbers(cell, measure)
+    return pd.concat(numbers_by_value)
 
 
 def _label_axes(axes: Axes, panel: Panel, x_label: str, y_label: str) -> None:
