@@ -106,19 +106,23 @@ class Difference(NamedTuple):
             return cls(mean, math.nan, len(values))
 
         num_seeds, num_events = values.shape
+        mean = float(values.mean())
         seed_means = values.mean(axis=1)
         event_means = values.mean(axis=0)
-        # What the parts of seed and event leave unexplained, (num_seeds, num_events).
-        residuals = values - seed_means[:, None] - event_means + values.mean()
+
+        # What the terms of seed and event leave unexplained, (num_seeds, num_events).
+        residuals = values - seed_means[:, None] - event_means + mean
         # Removing both sets of means leaves this many degrees of freedom.
-        residual_variance = np.square(residuals).sum() / ((num_seeds - 1) * (num_events - 1))
+        degrees_of_freedom = (num_seeds - 1) * (num_events - 1)
+        residual_variance = float(np.square(residuals).sum()) / degrees_of_freedom
+
         # An accuracy is known no better than to one event, a share of 1 / num_events.
-        seed_variance = max(float(seed_means.var(ddof=1)), 1 / num_events**2)
+        smallest_variance = 1 / num_events**2
+        seed_variance = max(float(seed_means.var(ddof=1)), smallest_variance)
         # The estimate may be negative by chance; then it counts as 0.
-        event_variance = float(event_means.var(ddof=1) - residual_variance / num_seeds)
-        return cls(
-            float(values.mean()), seed_variance, num_seeds, max(event_variance, 0.0), num_events
-        )
+        variance_of_event_means = float(event_means.var(ddof=1))
+        event_variance = max(variance_of_event_means - residual_variance / num_seeds, 0.0)
+        return cls(mean, seed_variance, num_seeds, event_variance, num_events)
 
     @property
     def standard_error(self) -> float:
