@@ -68,19 +68,24 @@ def sample_of(result: StudyResult) -> str:
 def what_was_run(result: StudyResult) -> str:
     """Return one sentence on the runs of a study: what they train, on what, and how many."""
     study = result.study
-    num_workers = [result.settings(cell).workers for cell in result.cells()]
-    up_to = "" if min(num_workers) == max(num_workers) else "up to "
+    methods = _counted(len(study.methods), "method")
     workers = "virtual workers" if result.is_simulated else "MPI ranks"
+    worker_counts = [result.settings(cell).workers for cell in result.cells()]
+    num_workers = f"{max(worker_counts):,}"
+    if min(worker_counts) < max(worker_counts):
+        num_workers = f"up to {num_workers}"
+    runs = _counted(len(result.runs), "run")
     return (
-        f"{_counted(len(study.methods), 'method')} {_action(result)}, with "
-        f"{up_to}{max(num_workers):,} {workers} and the {_seed_range(result)}: "
-        f"{_counted(len(result.runs), 'run')}."
+        f"{methods} {_action(result)}, with {num_workers} {workers} and the "
+        f"{_seed_range(result)}: {runs}."
     )
 
 
-def _counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 seed" or "1,080 runs"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def _counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 seed" or "1,080 runs"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
 
 
 def _seed_range(result: StudyResult) -> str:
