@@ -102,7 +102,7 @@ def _value_beyond(study: StudySettings, method: str, key: str, edge: str) -> Any
     if len(values) < 2 or values[0] <= 0 or values[1] <= 0:
         return None
     value: Any = float(f"{values[0] * values[0] / values[1]:.{_DIGITS}g}")
-    if all(isinstance(number, int) for number in values):
+    if all(isinstance(tried_value, int) for tried_value in values):
         value = round(value)
     if value in values:
         return None
@@ -130,8 +130,9 @@ def described_additions(added: AddedValues) -> str:
         >>> described_additions({"sgd": {"train.learning_rate": [0.3, 0.9]}})
         'sgd: train.learning_rate 0.3, 0.9'
     """
-    parts = []
+    texts = []
     for method, values_by_key in added.items():
         for key, values in values_by_key.items():
-            parts.append(f"{method}: {key} {', '.join(str(value) for value in values)}")
-    return "; ".join(parts)
+            values_text = ", ".join(map(str, values))
+            texts.append(f"{method}: {key} {values_text}")
+    return "; ".join(texts)
