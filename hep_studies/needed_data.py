@@ -99,14 +99,14 @@ def _numbers_to_try(present: int) -> list[int]:
         return [0]
     step: int = 10 ** (len(str(present)) - 1)
     largest = _LARGEST_GROWTH * present
-    numbers = [present]
-    number = (present // step + 1) * step
-    while number < largest:
-        numbers.append(number)
-        if number == 10 * step:
-            step = number
-        number += step
-    return [*numbers, largest]
+    counts = [present]
+    next_count = (present // step + 1) * step
+    while next_count < largest:
+        counts.append(next_count)
+        if next_count == 10 * step:
+            step = next_count
+        next_count += step
+    return [*counts, largest]
 
 
 def _probability_to_decide(
