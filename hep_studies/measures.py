@@ -357,12 +357,12 @@ def distance_to_best(name: str) -> float | None:
     return None if distance is None else float(distance[1])
 
 
-def number_of_run(name: str, run: RunResult, other: RunResult) -> float:
+def number_of_run(name: str, run: RunResult, baseline: RunResult) -> float:
     """Return a measure of a run; NaN if its result lacks it.
 
-    `other`: the run that a relative measure compares with; others ignore it.
+    `baseline`: the run that a relative measure compares with; other measures ignore it.
     """
     measure = measure_of(name)
     if measure.compute is None:
         return run.numbers.get(name, math.nan)
-    return measure.compute(run, other)
+    return measure.compute(run, baseline)
