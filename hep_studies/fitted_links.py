@@ -48,16 +48,20 @@ def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -
     goes around a ring [bytes].
     """
     # A second of latency alone, and a second for each byte alone.
-    unit_links = (Link(1.0, math.inf), Link(0.0, 1.0))
+    latency_link = Link(1.0, math.inf)
+    bandwidth_link = Link(0.0, 1.0)
     rows = []
     # A row holds both terms relative to the measured time: their sum should be 1.
     for message in messages:
-        times = [predicted_seconds(message, link, ring_above) for link in unit_links]
-        rows.append([seconds / message.seconds for seconds in times])
+        latency_seconds = predicted_seconds(message, latency_link, ring_above)
+        bandwidth_seconds = predicted_seconds(message, bandwidth_link, ring_above)
+        rows.append([latency_seconds / message.seconds, bandwidth_seconds / message.seconds])
     terms = np.array(rows)
+
     # Both columns get a largest value of 1, since bytes and messages differ by orders of magnitude.
     scale = terms.max(axis=0)
-    scaled_solution, _ = nnls(terms / scale, np.ones(len(messages)))
+    expected_sums = np.ones(len(messages))
+    scaled_solution, _ = nnls(terms / scale, expected_sums)
     solution = np.maximum(scaled_solution / scale, _SMALLEST)
     latency, inverse_bandwidth = solution.tolist()
     return Link(latency, 1 / inverse_bandwidth)
