@@ -59,9 +59,13 @@ class MeanShare(NamedTuple):
         """
         if self.is_outcome:
             return share_interval(round(self.mean * num_seeds), num_seeds, level)
-        quantile = -float(stdtrit(num_seeds - 1, level / 2))
-        half_width = quantile * self.spread / math.sqrt(num_seeds)
+        half_width = _half_width(self.spread, num_seeds, level)
         return Limits(max(self.mean - half_width, 0.0), min(self.mean + half_width, 1.0))
+
+    def widths(self, num_seeds: int, level: float) -> tuple[float, float]:
+        """Return how far the interval of the true mean reaches below and above the mean."""
+        low, high = self.limits(num_seeds, level)
+        return self.mean - low, high - self.mean
 
 
 class SharePair(NamedTuple):
@@ -108,12 +112,12 @@ class SharePair(NamedTuple):
         Student's t for the paired differences where no limit is cut at 0 or 1, and no narrower than
         that of the smallest spread.
         """
-        first = self.first.limits(num_seeds, level)
-        second = self.second.limits(num_seeds, level)
-        below = self._distance(self.first.mean - first.low, second.high - self.second.mean)
-        above = self._distance(first.high - self.first.mean, self.second.mean - second.low)
-        quantile = -float(stdtrit(num_seeds - 1, level / 2))
-        smallest_width = quantile * self.smallest_spread / math.sqrt(num_seeds)
+        first_below, first_above = self.first.widths(num_seeds, level)
+        second_below, second_above = self.second.widths(num_seeds, level)
+        below = self._distance(first_below, second_above)
+        above = self._distance(first_above, second_below)
+
+        smallest_width = _half_width(self.smallest_spread, num_seeds, level)
         return max(below, smallest_width), max(above, smallest_width)
 
     def _distance(self, first: float, second: float) -> float:
@@ -121,6 +125,12 @@ class SharePair(NamedTuple):
         square = first**2 + second**2 - 2 * self.correlation * first * second
         # Rounding may leave a little less than 0.
         return math.sqrt(max(square, 0.0))
+
+
+def _half_width(spread: float, num_seeds: int, level: float) -> float:
+    """Return half the width of Student's interval of a mean with this spread over the seeds."""
+    quantile = -float(stdtrit(num_seeds - 1, level / 2))
+    return quantile * spread / math.sqrt(num_seeds)
 
 
 def _corrected_covariance(covariance: float, num_seeds: int) -> float:
