@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from hep_core.secrets import redact_all
 from pipeline.configuration.credentials import hide_credentials
@@ -19,6 +21,10 @@ from pipeline.terminal.exit_codes import stop_requested
 
 _TIMEOUT_SECONDS: Final = 60.0
 _MAX_ERROR_LETTERS: Final = 200
+
+
+class _NotificationError(Exception):
+    """The command of `notify` says that it failed."""
 
 
 class Notifier:
@@ -50,19 +56,24 @@ class Notifier:
     def report(
         self, error: BaseException | None, results: CommandResults, *, notifies: bool
     ) -> None:
-        """Print how a command ended, and start the command of `notify`.
+        """Print how a command ended, and run the command of `notify`.
+
+        A failure of the report is printed and changes nothing: the outcome of a command is that of
+        its work.
 
         Args:
             error: The exception that ended the command; None after success.
             results: What the command made or used.
-            notifies: Whether the command of `notify`, if the config has one, is started.
+            notifies: Whether the command of `notify`, if the config has one, is run.
         """
         outcome = outcome_of(error)
         time = now()
         if self._prints_outcome:
             phrases = ", ".join([outcome, *results.phrases])
             self._say(f"{time} run {self._log.run_id}: {phrases}")
-        if notifies and self._command:
+        if not (notifies and self._command):
+            return
+        try:
             self._notify(
                 {
                     "time": time,
@@ -75,32 +86,47 @@ class Notifier:
                     **results.values,
                 }
             )
+        except Exception as failure:  # noqa: BLE001 - an error here would replace that of the command
+            self._say(f"warning: the command of `notify` failed: {failure}")
 
     def _notify(self, content: Mapping[str, Any]) -> None:
-        """Start the command of `notify` with the outcome as JSON on its standard input.
+        """Run the command of `notify` with the outcome as JSON on its standard input.
 
-        Secrets are left out. A failure of the command is printed and changes nothing.
+        Secrets are left out. The command has ended when its first process has.
+
+        Raises:
+            OSError: The command cannot be started.
+            subprocess.TimeoutExpired: It takes too long.
+            _NotificationError: It ends with another exit code than 0.
         """
-        problem = ""
-        try:
-            process = subprocess.run(
+        with ExitStack() as stack:
+            # Files in memory need no space on a disk, which may be full. A child that the command
+            # leaves in the background may hold them open, where it would delay the end of a pipe.
+            outcome_file = stack.enter_context(_file_in_memory("outcome"))
+            error_output = stack.enter_context(_file_in_memory("errors"))
+            outcome_file.write(json.dumps(redact_all(content)).encode())
+            outcome_file.seek(0)
+            exit_code = subprocess.run(
                 self._command,
                 # The command reads the outcome from its standard input.
-                input=json.dumps(redact_all(content)),
-                text=True,
-                capture_output=True,
+                stdin=outcome_file,
+                stdout=subprocess.DEVNULL,
+                stderr=error_output,
                 timeout=_TIMEOUT_SECONDS,
                 check=False,
+            ).returncode
+            error_output.seek(0)
+            message = error_output.read().decode(errors="replace").strip()
+        if exit_code:
+            # The end of the error output says most.
+            raise _NotificationError(
+                f"it ended with code {exit_code}: {message[-_MAX_ERROR_LETTERS:]}"
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            problem = str(error)
-        else:
-            if process.returncode:
-                # The end of the error output says most.
-                message = process.stderr.strip()[-_MAX_ERROR_LETTERS:]
-                problem = f"it ended with code {process.returncode}: {message}"
-        if problem:
-            self._say(f"warning: the command of `notify` failed: {problem}")
+
+
+def _file_in_memory(name: str) -> BinaryIO:
+    """Open a new file in memory; `name` is for lists of open files."""
+    return open(os.memfd_create(name), "w+b")  # noqa: PTH123 - a descriptor has no path
 
 
 def outcome_of(error: BaseException | None) -> str:

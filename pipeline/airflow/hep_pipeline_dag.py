@@ -268,7 +268,7 @@ def run_dir_of(config: str) -> Path:
     command = [python(), "-m", "pipeline", "config", "--json", "--config", config]
     try:
         result = subprocess.run(
-            command, env=environment(), cwd=DIR, capture_output=True, text=True, check=False
+            command, env=environment(), cwd=DIR, capture_output=True, errors="replace", check=False
         )
     except OSError as cause:
         raise AirflowFailException(f"{command[0]} cannot be started in {DIR}: {cause}") from cause

@@ -87,7 +87,9 @@ def _git(*arguments: str) -> str | None:
         return None
     command = [git, "-C", str(ROOT), *arguments]
     try:
-        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        process = subprocess.run(command, capture_output=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return process.stdout.strip() if process.returncode == 0 else None
+    # Names of files may be any bytes.
+    output = process.stdout.decode(errors="replace").strip()
+    return output if process.returncode == 0 else None

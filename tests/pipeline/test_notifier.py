@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import os
+import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +19,10 @@ from rich.console import Console
 from ingestion.errors import FilesToComeError
 from pipeline.config import load_config
 from pipeline.errors import FolderInUseError, MachineError, NoOutputYetError
+from pipeline.notifier import Notifier
 from pipeline.run_folder import RunFolder
+from pipeline.runs.log import RunLog
+from pipeline.runs.outcome import CommandResults
 from pipeline.terminal.exit_codes import stop_requested
 
 #: Writes its input to the file that is its argument; a second argument makes it fail.
@@ -131,3 +137,43 @@ def test_a_failed_notification_is_printed_and_changes_nothing(
 
     assert "warning: the command of `notify` failed" in printed.getvalue()
     assert reason in printed.getvalue()
+
+
+def test_the_error_output_of_notify_may_be_any_bytes(tmp_path: Path) -> None:
+    program = r"import os, sys; os.write(2, b'envoy\351'); sys.exit(7)"
+    run_folder, printed = printing_run_folder(tmp_path, notify=[sys.executable, "-c", program])
+
+    with pytest.raises(MachineError, match="no Java"), run_folder.locked():
+        raise MachineError("no Java")
+
+    assert "it ended with code 7: envoy\N{REPLACEMENT CHARACTER}" in printed.getvalue()
+
+
+def test_a_process_that_notify_leaves_in_the_background_delays_nothing(tmp_path: Path) -> None:
+    child_file = tmp_path / "child"
+    program = f"cat > /dev/null; sleep 30 & echo $! > {child_file}"
+    run_folder, printed = printing_run_folder(tmp_path, notify=["/bin/sh", "-c", program])
+    start = time.monotonic()
+
+    with run_folder.locked():
+        pass
+
+    seconds = time.monotonic() - start
+    os.kill(int(child_file.read_text()), signal.SIGKILL)
+    assert seconds < 20
+    assert "warning" not in printed.getvalue()
+
+
+def test_results_that_are_no_json_are_a_warning(tmp_path: Path) -> None:
+    lines: list[str] = []
+    log = RunLog(tmp_path)
+    results = CommandResults()
+    results.add("hlf promoted", promoted={1, 2})
+
+    Notifier(["cat"], tmp_path, log, say=lines.append, prints_outcome=False).report(
+        None, results, notifies=True
+    )
+
+    assert [line.partition("failed: ")[0] for line in lines] == [
+        "warning: the command of `notify` "
+    ]

@@ -299,6 +299,8 @@ def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
+            # MPI and the system may print any bytes.
+            errors="replace",
             env=rank_environment(job.settings, host_arguments),
         ) as process,
     ):

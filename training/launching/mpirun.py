@@ -249,6 +249,8 @@ def run_measurement(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # MPI and the system may print any bytes.
+            errors="replace",
         ) as process,
     ):
         try:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from hep_core.environment import MODULE_COMMAND
+from training.errors import LaunchError
 from training.launching.loopback_only import without_network
-from training.launching.mpirun import rank_command, rank_environment
+from training.launching.mpirun import rank_command, rank_environment, run_measurement
 from training.settings import TrainSettings
 
 SSH_ARGUMENTS, SSH_AGENT = "PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_agent"
@@ -93,6 +94,18 @@ def test_srun_gives_a_rank_a_cpu_for_each_of_its_threads(
 
     first_options = ["--mpi=pmix", "--kill-on-bad-exit=1", "--ntasks=8"]
     assert command == [str(srun), *first_options, *options, "rank"]
+
+
+def test_the_messages_of_a_measurement_may_be_any_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\nprintf 'h\\351ros' >&2; exit 5\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    with pytest.raises(LaunchError, match="h\N{REPLACEMENT CHARACTER}ros"):
+        run_measurement(TrainSettings(workers=2, launcher="srun"), ["rank"])
 
 
 #: Prints two settings, its network namespace, its home and its arguments.

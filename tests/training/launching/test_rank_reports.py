@@ -118,6 +118,13 @@ def test_a_launcher_that_is_killed_during_the_start_is_named(scripted: ScriptedM
     assert message.startswith("mpirun was ended by signal 9 (Killed) while the ranks started")
 
 
+def test_a_launcher_may_print_any_bytes(scripted: ScriptedMpirun) -> None:
+    message = str(scripted.error_of(r"printf '\351\n'; printf 'h\351ros\n' >&2; exit 5"))
+
+    assert message.startswith("the ranks did not start: status 5")
+    assert "h\N{REPLACEMENT CHARACTER}ros" in message
+
+
 @pytest.mark.parametrize(
     ("log", "awaited"),
     [
