@@ -128,6 +128,9 @@ _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # no
 #: The start of a command line for a module of ours, with its arguments.
 MODULE_COMMAND: Final = (sys.executable, "-P", "-m", "hep_core.environment")
 _PLUGINS: Final = "HEP_PIPELINE_PLUGINS"
+#: Before the names of ignored variables, which so survive a restart of Python. The bare prefix is a
+#: variable that tells a restart.
+_SAVED: Final = "HEP_PIPELINE_SAVED_"
 #: Variables that launchers set for the programs that they start.
 _SET_BY_LAUNCHERS: Final = (
     _PLUGINS,
@@ -136,6 +139,9 @@ _SET_BY_LAUNCHERS: Final = (
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
 )
+
+#: The environment that this process was started with; empty before it is cleaned.
+_first_environment: dict[str, str] = {}
 
 
 def ignored_names(rows: Mapping[str, IgnoredVariables], names: Iterable[str]) -> Iterator[str]:
@@ -168,6 +174,14 @@ def clean_environment(
     return cleaned
 
 
+def foreign_environment() -> dict[str, str]:
+    """Build the environment for a program of the user: the one that this command was started with.
+
+    In a process that has not cleaned its environment, it is the present one.
+    """
+    return dict(_first_environment or os.environ)
+
+
 def one_host_mpi_environment(environment: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
     """Build the environment of an mpirun on one host, without MPI parameters of users and sites.
 
@@ -195,7 +209,8 @@ def enter_clean_environment(*, keep: Collection[str] = ()) -> None:
     processes that it starts find our own modules and the installed ones, never those of the current
     folder.
     """
-    cleaned = clean_environment(os.environ, keep=keep)
+    _first_environment.update(_restored(os.environ))
+    cleaned = clean_environment(_first_environment, keep=keep)
     must_restart = _python_has_read_ignored(cleaned, keep) or (
         sys.getfilesystemencoding() != "utf-8"
     )
@@ -203,12 +218,33 @@ def enter_clean_environment(*, keep: Collection[str] = ()) -> None:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], cleaned)  # noqa: S606 - our own arguments
+        variables = cleaned | _saved(_first_environment)
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], variables)  # noqa: S606 - our own arguments
     os.environ |= cleaned
     for name in os.environ.keys() - cleaned.keys():
         del os.environ[name]
     # The mask for new files must not take any permission from their owner.
     os.umask(os.umask(0o022) & 0o077)
+
+
+def _saved(environment: Mapping[str, str]) -> dict[str, str]:
+    """The ignored variables of an environment, under names that no row of the table ignores."""
+    names = ignored_names(IGNORED_EVERYWHERE, environment)
+    return {_SAVED: "1"} | {f"{_SAVED}{name}": environment[name] for name in names}
+
+
+def _restored(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment as it was before a restart of Python; the same one without a restart."""
+    if _SAVED not in environment:
+        return dict(environment)
+    ours = {*ignored_names(IGNORED_EVERYWHERE, environment)}
+    restored = {name: value for name, value in environment.items() if name not in ours}
+    for name in environment:
+        if name.startswith(_SAVED):
+            restored[name.removeprefix(_SAVED)] = restored.pop(name)
+    # The bare prefix has become an empty name.
+    del restored[""]
+    return restored
 
 
 def _python_has_read_ignored(cleaned: Mapping[str, str], keep: Collection[str]) -> bool:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from hep_core.environment import foreign_environment
 from hep_core.secrets import redact_all
 from pipeline.configuration.credentials import hide_credentials
 from pipeline.errors import MISSING_INPUT_ERRORS, FolderInUseError
@@ -112,6 +113,8 @@ class Notifier:
                 stdin=outcome_file,
                 stdout=subprocess.DEVNULL,
                 stderr=error_output,
+                # Our own variables would change what a program of the user imports.
+                env=foreign_environment(),
                 timeout=_TIMEOUT_SECONDS,
                 check=False,
             ).returncode

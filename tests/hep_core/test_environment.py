@@ -113,3 +113,47 @@ def test_modules_of_users_with_the_names_of_ours_are_not_imported(
         cwd=tmp_path / "here", env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (completed.returncode, completed.stderr) == (0, "")
+
+
+#: Prints its environment, and that for foreign programs, after it has cleaned its own.
+FOREIGN_PROBE = f"""
+import json, os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from hep_core.environment import enter_clean_environment, foreign_environment
+enter_clean_environment()
+print(json.dumps([dict(os.environ), foreign_environment()]))
+"""
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        # Python reads none of these at its start, so it does not start anew.
+        {"MPLBACKEND": "svg", "LANGUAGE": "fr"},
+        {"PYTHONOPTIMIZE": "1", "LC_ALL": "C"},
+        # Names of files are not in UTF-8 before the restart.
+        {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
+    ],
+    ids=["without a restart", "after a restart", "after a restart for the locale"],
+)
+def test_a_foreign_program_gets_the_environment_of_the_command(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    probe = tmp_path / "probe.py"
+    probe.write_text(FOREIGN_PROBE)
+    first_environment = {"HOME": "/home/h\xe9ros", **variables}
+
+    completed = subprocess.run(
+        [sys.executable, str(probe)],
+        env=first_environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    own_environment, foreign_environment = json.loads(completed.stdout)
+    # Python sets it at its start in the locale C.
+    foreign_environment.pop("LC_CTYPE", None)
+    assert foreign_environment == first_environment
+    assert own_environment["LC_ALL"] == "C.UTF-8"
+    assert [name for name in own_environment if "SAVED" in name] == []

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from command_line import SAMPLES, small_config
+from command_line import SAMPLES, pipeline, small_config
 from rich.console import Console
 
 from ingestion.errors import FilesToComeError
@@ -177,3 +177,19 @@ def test_results_that_are_no_json_are_a_warning(tmp_path: Path) -> None:
     assert [line.partition("failed: ")[0] for line in lines] == [
         "warning: the command of `notify` "
     ]
+
+
+def test_the_command_of_notify_finds_its_own_modules(tmp_path: Path) -> None:
+    """It gets PYTHONPATH as the user has set it, and the folder of its script counts."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "receivers.py").touch()
+    (tmp_path / "letters.py").touch()
+    script = tmp_path / "mail.py"
+    script.write_text("import letters, receivers")
+    config = small_config(tmp_path, SAMPLES, notify=[sys.executable, str(script)])
+
+    completed = pipeline("clean", "--config", config, env={**os.environ, "PYTHONPATH": str(folder)})
+
+    assert completed.returncode == 0
+    assert "warning" not in completed.stderr
