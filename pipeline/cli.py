@@ -210,6 +210,9 @@ def track(options: CliOptions) -> None:
 def clean(
     options: CliOptions,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Versions of each stage to keep.")] = 3,
+    keep_unfinished: Annotated[
+        bool, typer.Option("--keep-unfinished", help="Keep interrupted work that can continue.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be removed.")
     ] = False,
@@ -217,7 +220,7 @@ def clean(
     """Remove old versions; the versions in use, and those they were made from, stay."""
     from pipeline.commands.clean import clean
 
-    removed = clean(options.run_folder(), keep, dry_run=dry_run)
+    removed = clean(options.run_folder(), keep, keep_unfinished=keep_unfinished, dry_run=dry_run)
     total_megabytes = 0.0
     for version in removed:
         megabytes = version.freed_bytes / 1e6

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import tenacity
 from rich.console import Console
@@ -70,6 +70,8 @@ class RunFolder:
         )
         self._noted_warnings: set[Finding] = set()
         """Warnings about this machine that this command has printed."""
+        self._has_lost_events = False
+        """Whether a warning has said that the log cannot be written."""
         self._verified: set[Path] | None = None
         """Files that this command has checked and found intact; None unless it holds the lock."""
 
@@ -251,6 +253,15 @@ class RunFolder:
                         f"first, or `python -m pipeline run` for all, with the same options."
                     )
             made.add(stage.name)
+
+    def log_if_possible(self, event: str, **details: Any) -> None:
+        """Log an event of a command that works without a log; the first failure is a warning."""
+        try:
+            self.log.event(event, **details)
+        except RunFolderError as error:
+            if not self._has_lost_events:
+                self.say(f"warning: {error}")
+            self._has_lost_events = True
 
     def write_metrics(self, *, failed: str | None) -> None:
         """Replace `metrics.prom`, from the versions and models in use; see `RunLog.write_metrics`.

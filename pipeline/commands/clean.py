@@ -15,6 +15,7 @@ from pipeline.runs.model_registry import Registry
 from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.store import StageStore
 from pipeline.runs.version_store import number_of
+from pipeline.stages.table import STAGE_OF
 
 
 class Removable(NamedTuple):
@@ -26,7 +27,9 @@ class Removable(NamedTuple):
     """Size of its files, without those that other versions share by hard links or by name."""
 
 
-def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Removable]:
+def clean(
+    run_folder: RunFolder, keep: int, *, keep_unfinished: bool = False, dry_run: bool = False
+) -> list[Removable]:
     """Remove old versions, interrupted work, and kernel outputs that the features do not need.
 
     A version is one numbered output folder of a stage, or one model of a network in the registry. A
@@ -44,6 +47,7 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     Args:
         run_folder: The run folder, which is locked meanwhile, except with `dry_run`.
         keep: How many versions of each stage and network stay, at least 1.
+        keep_unfinished: Whether interrupted work that a later run can continue stays too.
         dry_run: Whether only to list what would be removed.
 
     Returns:
@@ -52,6 +56,8 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     with nullcontext() if dry_run else run_folder.locked():
         stores = run_folder.stores()
         needed = _needed_folders(run_folder, stores, keep)
+        if keep_unfinished:
+            needed.update(_continuable_folders(stores))
         # All folders are listed before the first is removed, since the newest versions tell which
         # are old.
         folders_by_store = [
@@ -103,6 +109,15 @@ def _needed_folders(
             for stage, version in manifest.sources.items():
                 to_visit.append(run_folder.config.run_dir / stage / version)
     return needed
+
+
+def _continuable_folders(stores: Sequence[StageStore | Registry]) -> list[Path]:
+    """List the folders of interrupted work that a later run can continue."""
+    folders: list[Path] = []
+    for store in stores:
+        if isinstance(store, StageStore):
+            folders += filter(STAGE_OF[store.name].can_continue, store.unfinished())
+    return folders
 
 
 def _removable_folders(
@@ -183,8 +198,8 @@ def _clean_kernel_outputs(run_folder: RunFolder, *, dry_run: bool) -> list[Remov
 
 
 def _log_removed(run_folder: RunFolder, description: str, *removed: Removable) -> None:
-    """Write one event to the log of the run folder for each removed item."""
+    """Write one event to the log for each removed item; a full disk has no room for a log."""
     for version in removed:
-        run_folder.log.event(
+        run_folder.log_if_possible(
             f"{description} removed", folder=str(version.folder), bytes=version.freed_bytes
         )

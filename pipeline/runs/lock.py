@@ -44,15 +44,20 @@ def locked(folder: Path) -> Iterator[None]:
             raise cannot_write(folder, cause) from cause
         _lock(descriptor, lock_file, folder)
         # A refused run reads the process id here for its message.
-        lock_file.truncate(0)
-        lock_file.write(str(os.getpid()))
-        lock_file.flush()
+        _replace_text(lock_file, str(os.getpid()))
         try:
             yield
         finally:
-            lock_file.truncate(0)
+            _replace_text(lock_file, "")
             if missing_folders:
                 _remove_if_empty(missing_folders)
+
+
+def _replace_text(lock_file: TextIO, text: str) -> None:
+    """Replace the text of a lock file, if the disk has room for it: the lock holds without it."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock_file.fileno(), 0)
+        os.write(lock_file.fileno(), text.encode())
 
 
 def _lock(descriptor: int, lock_file: TextIO, folder: Path) -> None:

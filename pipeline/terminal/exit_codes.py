@@ -146,13 +146,25 @@ def _explain(error: BaseException, *, num_killed: int) -> Exit:
     if system_error is None and isinstance(error, OSError):
         system_error = error
     if system_error is not None:
-        _print_error(f"{system_error}. Check this name, its permissions and its disk.")
+        _print_error(f"{system_error}. {_advice_on(system_error)}")
         return Exit.USER_ERROR
     err.print(
         f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"
         "This is a bug of the pipeline; run again with --debug for the traceback and report it."
     )
     return Exit.BUG
+
+
+def _advice_on(error: OSError) -> str:
+    """Return what to do about an error of the system, such as a full disk."""
+    if error.filename is not None:
+        return "Check this name, its permissions and its disk."
+    if full_disk_error(error) is not None:
+        return (
+            "Make room on the disks of the run folder and of TMPDIR: `python -m pipeline clean` "
+            "removes old versions."
+        )
+    return "The system names no file; run again with --debug to see what it was asked for."
 
 
 def _explain_interrupt() -> Exit:

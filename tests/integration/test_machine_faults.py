@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from disks import disk_at
 from finished_run import FinishedRun, change_times, wait_for_command
 from lent_spark import command
 from ranks import wait_until
@@ -23,18 +23,6 @@ DISK_MIB = 1500
 FILL = 'fallocate -l $(($(df --output=avail -B1 "$(dirname "$0")" | tail -1) - 8192)) "$0"'
 #: Without root's power to write into write-protected folders.
 AS_ANYBODY = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
-
-
-@contextmanager
-def disk_at(folder: Path, mebibytes: int) -> Iterator[None]:
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no disk of a chosen size can be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
 def test_a_stage_that_met_a_full_disk_gives_the_undisturbed_result_once_there_is_room(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import SAMPLES, small_config
+from disks import disk_at, fill
 from published_by_hand import example_manifest, example_model_manifest
 from rich.console import Console
 
@@ -206,6 +207,50 @@ def test_interrupted_work_goes_and_results_of_the_user_stay(
     assert [version.folder for version in removed] == [unfinished]
     assert not unfinished.exists()
     assert all(folder.exists() for folder in results)
+
+
+def test_a_full_disk_gets_room(run_folder: RunFolder, run_dir: Path) -> None:
+    run_dir.mkdir()
+    with disk_at(run_dir, 2):
+        for _ in range(2):
+            run_night(run_dir)
+        (run_dir / ".lock").touch()
+        fill(run_dir / "filler")
+
+        removed = clean(run_folder, 1)
+
+        assert len(removed) == len(CHAIN)
+        assert numbers(run_dir, "features") == ["0002"]
+        (run_dir / "file").write_bytes(bytes(4096))
+
+
+def test_a_log_that_cannot_be_written_is_one_warning(run_folder: RunFolder, run_dir: Path) -> None:
+    output = StringIO()
+    for _ in range(2):
+        run_night(run_dir)
+    (run_dir / "logs").touch()
+
+    removed = clean(RunFolder(run_folder.config, Console(file=output, width=1000)), 1)
+
+    assert len(removed) == len(CHAIN)
+    assert output.getvalue().count("warning: ") == 1
+    assert "logs" in output.getvalue()
+
+
+def test_work_that_can_be_continued_stays_on_request(run_folder: RunFolder, run_dir: Path) -> None:
+    store = StageStore(run_dir, "train")
+    training, broken = run_dir / "train" / "0001-0123abcd", run_dir / "train" / "0002-0123abcd"
+    for folder in (training, broken):
+        store.create(folder, keep=[training])
+    checkpoint = training / "hlf" / "checkpoints" / "1" / "complete.json"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+
+    removed_first = clean(run_folder, 1, keep_unfinished=True)
+    removed_then = clean(run_folder, 1)
+
+    assert [version.folder for version in removed_first] == [broken]
+    assert [version.folder for version in removed_then] == [training]
 
 
 def test_a_version_that_is_being_written_stays_without_the_lock_too(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disks import disk_at, fill
 
 from pipeline.errors import FolderInUseError, RunFolderError
 from pipeline.runs.lock import locked
@@ -114,6 +115,20 @@ with locked(Path({str(tmp_path)!r})):
     assert completed.returncode == -signal.SIGKILL
     with locked(tmp_path):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
+def test_a_folder_on_a_full_disk_can_be_held(tmp_path: Path) -> None:
+    with disk_at(tmp_path, 1):
+        (tmp_path / ".lock").touch()
+        fill(tmp_path / "filler")
+
+        with locked(tmp_path):
+            with (
+                pytest.raises(FolderInUseError, match="process unknown"),
+                locked(tmp_path),
+            ):
+                pytest.fail("two runs hold the folder")
+            (tmp_path / "filler").unlink()
 
 
 def test_a_version_that_is_written_is_not_removed(tmp_path: Path) -> None:

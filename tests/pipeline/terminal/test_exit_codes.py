@@ -95,6 +95,24 @@ def test_each_kind_of_error_has_its_exit_code(
     assert str(error) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "file"), "Check this name"),
+        (OSError(errno.ENOSPC, "No space left on device"), "`python -m pipeline clean` removes"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "`python -m pipeline clean` removes"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "--debug"),
+    ],
+)
+def test_an_error_of_the_system_has_advice_that_fits(
+    capsys: pytest.CaptureFixture[str], error: Exception, advice: str
+) -> None:
+    assert exit_code_after(error) == Exit.USER_ERROR
+    message = capsys.readouterr().err
+    assert advice in message
+    assert ("this name" in message) == ("'file'" in message)
+
+
 def caused_by(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error
