@@ -19,6 +19,7 @@ from pipeline.command_line import (
     end_command,
     print_json,
     print_lines,
+    print_outcome,
     require_at_most_one,
     run_stages,
     stage_command,
@@ -155,11 +156,11 @@ def predict(
         keep=keep or [],
     )
     for file in scores.files:
-        print_lines(
+        print_outcome(
             f"{file.path}: {file.scored} of {file.entries} events have scores{file.reasons}"
         )
     if throughput:
-        print_lines(
+        print_outcome(
             f"{scores.events_per_second:,.0f} events/s, from the first file opened to the last one "
             "written"
         )
@@ -179,7 +180,7 @@ def promote(
     has_promoted = False
     for outcome in promote(options.run_folder(), force=force):
         decision = "promoted" if outcome.promoted else "not promoted"
-        print_lines(f"{outcome.network}: {decision}: {outcome.reason}")
+        print_outcome(f"{outcome.network}: {decision}: {outcome.reason}")
         has_promoted |= outcome.promoted
     end_command(did=has_promoted, exit_code=exit_code)
 
@@ -193,7 +194,7 @@ def rollback(
     from pipeline.commands.promote import rollback
 
     withdrawn, current = rollback(options.run_folder(), network)
-    print_lines(f"{network}: {current} is in use again instead of {withdrawn}")
+    print_outcome(f"{network}: {current} is in use again instead of {withdrawn}")
 
 
 @command
@@ -203,7 +204,7 @@ def track(options: CliOptions) -> None:
 
     for tracked in track(options.run_folder()):
         state = "logged as" if tracked.is_new else "is there already as"
-        print_lines(f"{tracked.network}: {state} run {tracked.run_id}")
+        print_outcome(f"{tracked.network}: {state} run {tracked.run_id}")
 
 
 @command
@@ -221,13 +222,14 @@ def clean(
     from pipeline.commands.clean import clean
 
     removed = clean(options.run_folder(), keep, keep_unfinished=keep_unfinished, dry_run=dry_run)
+    print_removed = print_lines if dry_run else print_outcome
     total_megabytes = 0.0
     for version in removed:
         megabytes = version.freed_bytes / 1e6
         total_megabytes += megabytes
-        print_lines(f"{version.folder} ({megabytes:,.1f} MB)")
+        print_removed(f"{version.folder} ({megabytes:,.1f} MB)")
     outcome = "would be removed" if dry_run else "removed"
-    print_lines(f"{len(removed)} versions {outcome}, {total_megabytes:,.1f} MB")
+    print_removed(f"{len(removed)} versions {outcome}, {total_megabytes:,.1f} MB")
 
 
 @partial(command, without=["wait"])
@@ -267,7 +269,7 @@ def plan(
     require_at_most_one(accept=accept, json=as_json)
     run_folder = options.run_folder()
     if accept:
-        print_lines(accept_versions(run_folder))
+        print_outcome(accept_versions(run_folder))
     elif as_json:
         print_json(plan_as_json(run_folder, plan(run_folder)))
     else:

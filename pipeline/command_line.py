@@ -14,7 +14,7 @@ import typer
 from pipeline.config import load_config
 from pipeline.configuration.credentials import hide_credentials
 from pipeline.errors import ConfigError, MachineError
-from pipeline.terminal.exit_codes import Exit, err, guard, out
+from pipeline.terminal.exit_codes import Exit, err, guard, out, outcomes
 
 if TYPE_CHECKING:
     from pipeline.run_folder import RunFolder
@@ -192,7 +192,7 @@ def stage_command(name: str, description: str, *, is_optional: bool = False) -> 
 
         stage = STAGE_OF[name]
         if if_wanted and not stage.is_wanted(options.run_folder().config):
-            print_lines(f"{name}: not wanted ({stage.wanted_by} does not ask for it)")
+            print_outcome(f"{name}: not wanted ({stage.wanted_by} does not ask for it)")
             end_command(did=False, exit_code=exit_code)
         else:
             run_stages(options, name, force=force, exit_code=exit_code)
@@ -259,9 +259,22 @@ def require_at_most_one(**options: object) -> None:
 
 
 def print_lines(*lines: object) -> None:
-    """Print lines of a command's result to the standard output, without markup."""
+    """Print lines of a command's result to the standard output, without markup.
+
+    Raises:
+        MachineError: The output cannot be written.
+    """
     for line in lines:
         out.print(str(line), markup=False)
+
+
+def print_outcome(*lines: object) -> None:
+    """Print what a command has done to the standard output; lines that cannot be written get lost.
+
+    The outcome of a command is that of its work.
+    """
+    for line in lines:
+        outcomes.print(str(line), markup=False)
 
 
 def print_json(result: object) -> None:

@@ -36,6 +36,7 @@ from pipeline.runs.version import Version
 from pipeline.simulated_samples import with_simulated_samples
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES, content_read
+from pipeline.terminal.output_streams import num_lost_writes
 
 _SECONDS_BETWEEN_TRIES: Final = 0.5
 
@@ -107,6 +108,7 @@ class RunFolder:
             raise
         finally:
             self._verified = None
+            self._log_lost_messages()
             self._notifier.report(end, self.results, notifies=not job)
 
     @contextmanager
@@ -328,6 +330,12 @@ class RunFolder:
         if self.log.path.exists():
             with suppress(RunFolderError):
                 self.log.event("message of the JVM", message=line)
+
+    def _log_lost_messages(self) -> None:
+        """Write to the log, if this command has one, that messages could not be printed."""
+        num_lost = num_lost_writes()
+        if num_lost and self.log.path.exists():
+            self.log_if_possible("messages lost", num_writes=num_lost)
 
     def say(self, line: str) -> None:
         """Print a line without markup."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import signal
@@ -33,6 +32,7 @@ from pipeline.errors import (
     full_disk_error,
 )
 from pipeline.runs.provenance import DISTRIBUTION
+from pipeline.terminal.output_streams import drop_lost_output, lossy_output
 
 #: Set once the user has asked to stop. The exception of an interrupt can get lost: Python drops
 #: exceptions of destructors, and some imports catch all. So the runner checks this before it
@@ -55,8 +55,28 @@ class SafeConsole(Console):
         super().print(*redacted, **options)
 
 
-#: Consoles for the result of a command, and for its progress and errors.
-out = SafeConsole(highlight=False, soft_wrap=True)
+class ResultConsole(SafeConsole):
+    """A console on the standard output, for a text that is the result of the command."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print like `SafeConsole.print`.
+
+        Raises:
+            MachineError: The output cannot be written.
+            typer.Exit: Nobody reads the output any more, as after `| head`.
+        """
+        super().print(*objects, **options)
+        output = lossy_output(sys.stdout)
+        error = None if output is None else output.error
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(Exit.USER_ERROR)
+        if error is not None:
+            raise MachineError(f"the standard output cannot be written ({error}).")
+
+
+#: Consoles for a result that is text, for what a command has done, and for progress and errors.
+out = ResultConsole(highlight=False, soft_wrap=True)
+outcomes = SafeConsole(highlight=False, soft_wrap=True)
 err = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -83,13 +103,8 @@ class Exit(IntEnum):
 
 
 def with_exit_code(command_line: Callable[[], None]) -> None:
-    """Run a command line, and set up the output streams before.
-
-    A character that the encoding of the terminal lacks becomes a backslash escape, not an error.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    """Run a command line, and set up the output streams before."""
+    drop_lost_output()
     command_line()
 
 
