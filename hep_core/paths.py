@@ -15,8 +15,12 @@ from hep_core.input_errors import InputFileError, nearest_names
 _VARIABLE: Final = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^}]*)\}?)", re.ASCII)
 #: As the name of a folder in a pattern, it stands for any number of folders.
 _ANY_DEPTH: Final = "**"
-#: The innermost braces with several choices, or with a range of numbers.
-_BRACES: Final = re.compile(r"\{(?:(?P<choices>[^{}]*,[^{}]*)|(?P<first>\d+)\.\.(?P<last>\d+))\}")
+#: A character of a name that would be one of a pattern, as `escape_pattern` writes it.
+_ESCAPED: Final = re.compile(r"\[([*?\[{])\]")
+#: The innermost braces with several choices, or with a range of numbers. Escaped ones are none.
+_BRACES: Final = re.compile(
+    r"(?!(?<=\[)\{\])\{(?:(?P<choices>[^{}]*,[^{}]*)|(?P<first>\d+)\.\.(?P<last>\d+))\}"
+)
 
 
 class PathError(InputFileError):
@@ -30,7 +34,7 @@ class ExpandedPath(str):
 
 
 def expand_path(text: str, folder: str | Path = "") -> ExpandedPath:
-    """Replace `~` and variables in a path or pattern; a relative one starts in `folder`.
+    """Replace `~` and variables in a path; a relative one starts in `folder`.
 
     A variable is `$NAME` or `${NAME}`. The path of an existing file keeps its dollar signs. In a
     URL, `~` is a plain letter, and `folder` has no effect.
@@ -39,6 +43,20 @@ def expand_path(text: str, folder: str | Path = "") -> ExpandedPath:
         PathError: A variable is not set, or commands ignore it; or a user of `~NAME` has no home
             folder.
     """
+    return _expanded(text, folder, str(folder))
+
+
+def expand_pattern(text: str, folder: str | Path = "") -> ExpandedPath:
+    """Like `expand_path` for a pattern; the name of `folder` is none.
+
+    Raises:
+        PathError: As for `expand_path`.
+    """
+    return _expanded(text, folder, escape_pattern(str(folder)))
+
+
+def _expanded(text: str, folder: str | Path, start: str) -> ExpandedPath:
+    """Expand a path or pattern in a folder, which is written as `start`; see `expand_path`."""
     if isinstance(text, ExpandedPath):
         return text
     path = text
@@ -51,9 +69,32 @@ def expand_path(text: str, folder: str | Path = "") -> ExpandedPath:
         if path.startswith("~"):
             user = path.split("/")[0]
             raise PathError(f"'{text}': there is no home folder of '{user}'; write the whole path")
-    # The name of the folder is no pattern, so its wildcards are escaped where the path has some.
-    start = escape(str(folder)) if has_magic(path) else str(folder)
     return ExpandedPath(os.path.join(start, path))  # noqa: PTH118 - as above
+
+
+def pattern_in(folder: str | Path, pattern: str) -> ExpandedPath:
+    """A pattern that starts in a folder, whose name is no pattern."""
+    return ExpandedPath(os.path.join(escape_pattern(str(folder)), pattern))  # noqa: PTH118 - as above
+
+
+def escape_pattern(name: str) -> str:
+    """The pattern that matches only a name, which may have wildcards and braces.
+
+    Examples:
+        >>> escape_pattern("run[1]/{a,b}")
+        'run[[]1]/[{]a,b}'
+    """
+    return re.sub(r"([*?\[{])", r"[\1]", name)
+
+
+def unescape_pattern(pattern: str) -> str:
+    """A pattern with the characters of names as they are; see `escape_pattern`."""
+    return _ESCAPED.sub(r"\1", pattern)
+
+
+def has_wildcards(pattern: str) -> bool:
+    """Whether a pattern has wildcards beside the escaped characters of names."""
+    return has_magic(_ESCAPED.sub("", pattern))
 
 
 def _variable_value(variable: re.Match[str]) -> str:
@@ -82,7 +123,7 @@ def expand_braces(pattern: str) -> list[str]:
         ['run1/a.root', 'run1/b.root', 'run2/a.root']
     """
     braces = _BRACES.search(pattern)
-    if braces is None or os.path.lexists(pattern):
+    if braces is None or os.path.lexists(unescape_pattern(pattern)):
         return [pattern]
     choices = (braces["choices"] or "").split(",")
     if braces["first"]:

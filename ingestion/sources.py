@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Sequence
-from glob import has_magic
 from pathlib import Path
 from typing import NamedTuple
 
 from hep_core.input_errors import nearest_names
-from hep_core.paths import expand_braces
+from hep_core.paths import expand_braces, has_wildcards, unescape_pattern
 from hep_core.storage import is_remote, matching_files, retry_remote
 from hep_core.tokens import advice_on_tokens
 from ingestion.errors import FilesToComeError, NoFilesError
@@ -101,7 +101,7 @@ def _no_files_error(sample: SampleSettings, missing: Sequence[str]) -> NoFilesEr
 
 def _absolute(pattern: str) -> str:
     """A pattern for messages: a local one becomes absolute, and keeps its wildcards."""
-    return pattern if is_remote(pattern) else str(Path(pattern).absolute())
+    return pattern if is_remote(pattern) else str(Path(unescape_pattern(pattern)).absolute())
 
 
 def _may_come_later(pattern: str) -> bool:
@@ -110,13 +110,14 @@ def _may_come_later(pattern: str) -> bool:
     if is_web:
         # Here a question mark is no wildcard: it begins the query.
         pattern = pattern.replace("?", "")
-    return has_magic(pattern)
+    return has_wildcards(pattern)
 
 
 def _awaits_files(pattern: str) -> bool:
     """Whether only the files of a pattern are missing: the folder before its wildcards exists."""
-    names = itertools.takewhile(lambda name: not has_magic(name), Path(pattern).parts)
-    return _may_come_later(pattern) and (is_remote(pattern) or Path(*names).is_dir())
+    names = itertools.takewhile(lambda name: not has_wildcards(name), Path(pattern).parts)
+    folder = unescape_pattern(os.path.join("", *names))  # noqa: PTH118 - a pattern is no path
+    return _may_come_later(pattern) and (is_remote(pattern) or Path(folder).is_dir())
 
 
 def _nearest(pattern: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 from typing import Any
 
+from hep_core.paths import pattern_in
 from ingestion.settings import SampleSettings
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
@@ -35,7 +35,7 @@ def with_simulated_samples(config: Config) -> Config:
         processes = simulated_processes(sample)
         if processes and processes[0] in simulated:
             process = processes[0]
-            files = f"{glob.escape(str(version.folder))}/{process}/*.root"
+            files = pattern_in(version.folder, f"{process}/*.root")
             samples.append(_simulated_sample(sample, files, simulated[process]))
         else:
             samples.append(sample)

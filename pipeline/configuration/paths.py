@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from hep_core.paths import ExpandedPath, PathError, expand_path
+from hep_core.paths import ExpandedPath, PathError, expand_path, expand_pattern, pattern_in
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
 
@@ -25,6 +27,8 @@ PATHS: Final = (
     "spark.executor_python",
     "train.launcher_args.*",
 )
+#: Keys of patterns among these.
+_PATTERNS: Final = ("samples.*.files.*", "evaluate.data.*")
 #: Arguments that may be paths, and start in no folder.
 _ARGUMENTS: Final = ("spark.executor_python", "train.launcher_args.*")
 #: A scheme, and a slash: of `s3://bucket`, a path keeps `s3:/bucket`.
@@ -43,14 +47,23 @@ def locate_paths(values: Any, folder: str | Path, source: str) -> None:
     for keys in PATHS:
         # An argument may be the name of a program, to which no folder belongs.
         start = "" if keys in _ARGUMENTS else folder
-        _locate(values, keys.split("."), start, f"{source}: ")
+        expand = _expand_pattern if keys in _PATTERNS else expand_path
+        _locate(values, keys.split("."), partial(expand, folder=start), f"{source}: ")
 
 
-def _locate(values: Any, keys: list[str], folder: str | Path, location: str) -> None:
+def _locate(
+    values: Any, keys: list[str], expand: Callable[[str], ExpandedPath], location: str
+) -> None:
     """Replace the paths at some keys of `values`, in place.
 
     It takes the first key, and calls itself with the rest for the value there; `*` stands for each
-    key or item. `location` is the start of messages.
+    key or item.
+
+    Args:
+        values: The values.
+        keys: The keys.
+        expand: Returns a path as it is written out.
+        location: The start of messages.
     """
     first_key, *inner_keys = keys
     if isinstance(values, list):
@@ -64,19 +77,19 @@ def _locate(values: Any, keys: list[str], folder: str | Path, location: str) -> 
         if first_key not in ("*", key):
             continue
         if inner_keys:
-            _locate(items[key], inner_keys, folder, f"{location}{key}.")
+            _locate(items[key], inner_keys, expand, f"{location}{key}.")
         elif isinstance(items[key], str):
             try:
-                values[key] = _expand(items[key], folder)
+                values[key] = expand(items[key])
             except PathError as cause:
                 raise ConfigError(f"{location}{key}: {cause}.") from None
 
 
-def _expand(path: str, folder: str | Path) -> ExpandedPath:
-    """Return one path written out; `bundled://` starts in the folder of the bundled events."""
-    if path.startswith(_BUNDLED):
-        return ExpandedPath(f"{bundled_events()}/{path.removeprefix(_BUNDLED)}")
-    return expand_path(path, folder)
+def _expand_pattern(pattern: str, folder: str | Path) -> ExpandedPath:
+    """Return a pattern written out; `bundled://` starts in the folder of the bundled events."""
+    if pattern.startswith(_BUNDLED):
+        return pattern_in(bundled_events(), pattern.removeprefix(_BUNDLED))
+    return expand_pattern(pattern, folder)
 
 
 def bundled_events() -> Path:

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from hep_core.input_errors import UnreadableFileError
-from hep_core.paths import ExpandedPath, PathError, expand_path, local_matches
+from hep_core.paths import ExpandedPath, PathError, expand_path, expand_pattern, local_matches
 from hep_core.storage import matching_files
 
 NAMES = (
@@ -107,7 +107,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         ("$NIGHT/a.root", "/data/7/a.root"),
         ("${NIGHT}b/*.root", "/data/7b/*.root"),
         ("$SUB/a.root", "/my [1]/sub/a.root"),
-        ("$SUB/*.root", "/my [[]1]/sub/*.root"),
+        ("$SUB/*.root", "/my [1]/sub/*.root"),
         ("a.root", "/my [1]/a.root"),
         ("../a~b/$", "/my [1]/../a~b/$"),
         ("cost$.root", "/my [1]/cost$.root"),
@@ -122,6 +122,23 @@ def test_home_and_variables_are_expanded(
     for name, value in {"HOME": "/home/ada", "NIGHT": "/data/7", "SUB": "sub"}.items():
         monkeypatch.setenv(name, value)
     assert expand_path(message, "/my [1]") == path
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("$SUB/*.root", "/[[]1] [{]a,b}/sub/*.root"),
+        ("{c,d}.root", "/[[]1] [{]a,b}/{c,d}.root"),
+        ("a.root", "/[[]1] [{]a,b}/a.root"),
+        ("/data/*.root", "/data/*.root"),
+        ("s3://bucket/{c,d}.root", "s3://bucket/{c,d}.root"),
+    ],
+)
+def test_the_folder_of_a_pattern_is_no_pattern(
+    monkeypatch: pytest.MonkeyPatch, text: str, pattern: str
+) -> None:
+    monkeypatch.setenv("SUB", "sub")
+    assert expand_pattern(text, "/[1] {a,b}") == pattern
 
 
 def test_an_existing_name_with_a_dollar_sign_stands_for_itself(tmp_path: Path) -> None:

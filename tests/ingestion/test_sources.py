@@ -35,6 +35,7 @@ def touched(folder: Path, *names: str) -> None:
         ("{08..10}.root", ["08.root", "09.root", "10.root"]),
         ("{2..1}.root", ["2.root", "1.root"]),
         ("{a}.root", ["{a}.root"]),
+        ("[{]a,b}/{1,2}.root", ["[{]a,b}/1.root", "[{]a,b}/2.root"]),
         ("root://s//{a,b}.root", ["root://s//a.root", "root://s//b.root"]),
     ],
 )

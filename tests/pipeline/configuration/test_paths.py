@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from minimal_configs import MINIMAL, write_config
 from pydantic import BaseModel
 
+from ingestion.errors import FilesToComeError, NoFilesError
 from ingestion.files import expand
 from pipeline.config import SHIPPED, Config, load_config
 from pipeline.configuration.paths import PATHS, folder_of_option
@@ -44,9 +46,33 @@ def test_relative_paths_of_a_file_start_at_its_folder(tmp_path: Path) -> None:
 
     assert config.run_dir == folder / "runs" / "x"
     pattern, *paths = config.samples[0].files
-    assert paths == [f"{folder}/a.root", "/x/b.root", "https://x/c.root"]
+    assert paths == [f"{tmp_path}/a [[]b] folder/a.root", "/x/b.root", "https://x/c.root"]
     (source,) = expand([config.samples[0].model_copy(update={"files": [pattern]})])
     assert source.path == f"{folder}/data/1.root"
+
+
+@pytest.mark.parametrize("name", ["{x,y}", "a[xy]", "a*"])
+def test_the_folder_of_a_config_is_no_pattern(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    names = ("b1.root", "b2.root", "c.root")
+    # What the name of the folder would match.
+    for path in (folder, tmp_path / "x", tmp_path / "y", tmp_path / "ax"):
+        path.mkdir()
+        for file_name in names:
+            (path / file_name).touch()
+    files = ("b{1,2}.root", "[c].root", "c.root")
+
+    config = load_config(write_config(folder, samples=samples_with_files(*files)))
+
+    paths = [source.path for source in expand(config.samples[:1])]
+    assert paths == [f"{folder}/{file_name}" for file_name in (*names, "c.root")]
+    (folder / "c.root").unlink()
+    with pytest.raises(
+        NoFilesError, match=re.escape(f"no file matches '{folder}/c.root'")
+    ) as error:
+        expand([config.samples[0].model_copy(update={"files": [config.samples[0].files[2]]})])
+    # A path without wildcards of its own is wrong, and nobody waits for its file.
+    assert not isinstance(error.value, FilesToComeError)
 
 
 def test_relative_paths_of_options_start_at_the_current_folder(tmp_path: Path) -> None:
