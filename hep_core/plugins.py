@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import os
 import sys
 import traceback
@@ -92,12 +93,20 @@ def load(plugins: Iterable[str]) -> None:
     if new_names:
         for refresh in _refresh_functions:
             refresh()
-        os.environ[VARIABLE] = os.pathsep.join(_loaded)
+        os.environ[VARIABLE] = value_of_variable()
+
+
+def value_of_variable() -> str:
+    """The value of `VARIABLE` for processes that this one starts; empty without plugins.
+
+    It is JSON, since a path may have any character.
+    """
+    return json.dumps(loaded()) if _loaded else ""
 
 
 def load_from_environment() -> None:
     """Import the plugins of the process that started this one."""
-    load(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
+    load(json.loads(os.environ.get(VARIABLE) or "[]"))
 
 
 def being_imported() -> str | None:

@@ -92,7 +92,7 @@ class SparkProvider:
         The arguments are those of `context`, after the running Spark.
         """
         # Python workers read this variable, and import the plugins themselves.
-        context.environment[plugins.VARIABLE] = os.pathsep.join(plugins.loaded())
+        context.environment[plugins.VARIABLE] = plugins.value_of_variable()
         if not self.is_cluster:
             return
         if not self._has_code and self._folder is not None:

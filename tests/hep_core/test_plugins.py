@@ -214,3 +214,29 @@ def test_a_missing_plugin_is_named() -> None:
     with pytest.raises(PluginError, match="no module 'not_there'"):
         load(["not_there"])
     assert loaded() == []
+
+
+@pytest.mark.parametrize("folder", ["day 10:45", 'a "b", [c]', "h\u00e9ros"])
+def test_the_processes_of_a_command_find_a_plugin_in_any_folder(
+    tmp_path: Path, folder: str
+) -> None:
+    """A started process gets the names of the plugins in a variable of its environment."""
+    path = tmp_path / folder / "of_the_user.py"
+    path.parent.mkdir()
+    path.touch()
+    child = "from hep_core import plugins; plugins.load_from_environment(); print(plugins.names())"
+    parent = (
+        "import subprocess, sys; from hep_core import plugins; plugins.load([sys.argv[1]]); "
+        "sys.exit(subprocess.run([sys.executable, '-c', sys.argv[2]]).returncode)"
+    )
+
+    completed = subprocess.run(
+        [sys.executable, "-c", parent, str(path), child],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert completed.stderr == ""
+    assert completed.stdout == "['of_the_user.py']\n"
