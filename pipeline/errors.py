@@ -19,6 +19,8 @@ from training.errors import TrainingError
 
 #: Length at which a text in a message is cut.
 _MAX_LETTERS: Final = 500
+#: Error numbers of a folder that we may only read.
+_WRITE_PROTECTED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 #: Error numbers of a disk that is full or read-only.
 _FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
@@ -64,6 +66,11 @@ def cannot_write(
         f"sizes (`ulimit -f`), or choose {alternative}."
         f"{advice_on_tokens(str(path), is_refused=is_refused)}"
     )
+
+
+def is_write_protected(error: RunFolderError) -> bool:
+    """Return whether an error of `cannot_write` is about a folder that we may only read."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _WRITE_PROTECTED
 
 
 class MachineError(PipelineError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from pipeline.errors import (
     MissingInputError,
     NoOutputYetError,
     RunFolderError,
+    is_write_protected,
 )
 from pipeline.machine.doctor import Finding, Need, check_srun, examine, render
 from pipeline.machine.spark_session import SparkProvider
@@ -81,7 +82,7 @@ class RunFolder:
         self.config = with_simulated_samples(self._written_config)
 
     @contextmanager
-    def locked(self, job: str = "") -> Iterator[None]:
+    def locked(self, job: str = "", *, only_reads: bool = False) -> Iterator[None]:
         """Hold the run folder during the block; at its end, say how the command ended.
 
         Another command that wants to hold it waits or is refused. There are two cases:
@@ -91,6 +92,11 @@ class RunFolder:
           and runs beside all other commands. `clean` keeps the versions that were in use when the
           job began. The command of `notify` does not run for a job.
 
+        Args:
+            job: The folder of a job; empty for the run folder itself.
+            only_reads: Whether a job can do without its folder. If that cannot be written, as in
+                the run folder of a colleague, a note says that nothing is locked.
+
         Raises:
             FolderInUseError: Another command holds the folder for too long.
         """
@@ -98,7 +104,7 @@ class RunFolder:
         self.results = CommandResults()
         self._verified = set()
         try:
-            with self._lock(job):
+            with self._lock(job, only_reads=only_reads):
                 yield
         except DamagedOutputError as error:
             end = self.suspect(error)
@@ -112,7 +118,7 @@ class RunFolder:
             self._notifier.report(end, self.results, notifies=not job)
 
     @contextmanager
-    def _lock(self, job: str) -> Iterator[None]:
+    def _lock(self, job: str, *, only_reads: bool) -> Iterator[None]:
         """Lock the run folder or the folder of a job, trying again until the wait is over."""
         # Only a held folder is worth another attempt; any other error ends the wait.
         attempts = tenacity.Retrying(
@@ -125,7 +131,12 @@ class RunFolder:
         # The name of a job is empty without one, and then this is the run folder.
         folder = self.config.run_dir / job
         with ExitStack() as stack:
-            attempts(lambda: stack.enter_context(locked(folder)))
+            try:
+                attempts(lambda: stack.enter_context(locked(folder)))
+            except RunFolderError as error:
+                if not (only_reads and is_write_protected(error)):
+                    raise
+                self.note(f"{folder} cannot be written; nothing stops a second such command")
             if job:
                 stack.enter_context(claimed(self._folders_in_use()))
             yield
@@ -328,8 +339,7 @@ class RunFolder:
         """Write a line of Spark's Java process to the log, if this command has one."""
         # A command that only reads a run folder writes no log.
         if self.log.path.exists():
-            with suppress(RunFolderError):
-                self.log.event("message of the JVM", message=line)
+            self.log_if_possible("message of the JVM", message=line)
 
     def _log_lost_messages(self) -> None:
         """Write to the log, if this command has one, that messages could not be printed."""

@@ -69,7 +69,7 @@ def evaluate_files(
     # An unknown signal is an error before any work.
     _ = config.signals
     # This lock lets all other commands but a second evaluation run meanwhile.
-    with run_folder.locked(_FOLDER):
+    with run_folder.locked(_FOLDER, only_reads=True):
         folder = _next_folder(config) if out is None else folder_of_option(out, "--out")
         dataset = _dataset(run_folder, is_needed=not inputs)
         found_models = _models(run_folder, models)

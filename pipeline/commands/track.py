@@ -64,7 +64,7 @@ def track(run_folder: RunFolder) -> list[Tracked]:
     from mlflow.exceptions import MlflowException
 
     # This lock lets all other commands run meanwhile.
-    with run_folder.locked("track"):
+    with run_folder.locked("track", only_reads=True):
         # The outputs in use of the stages that a report reads, by stage.
         upstream = run_folder.upstream(Report(), command="track")
         networks = upstream["train"].counters(TrainCounters).networks
@@ -78,7 +78,7 @@ def track(run_folder: RunFolder) -> list[Tracked]:
             # Messages of MLflow may hold whole pages of a proxy.
             raise TrackingError(f"MLflow at {redact(uri)}: {redact(str(cause))[:1000]}") from cause
         for tracked in tracked_networks:
-            run_folder.log.event(
+            run_folder.log_if_possible(
                 "network tracked",
                 network=tracked.network,
                 mlflow_run=tracked.run_id,

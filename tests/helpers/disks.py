@@ -1,4 +1,4 @@
-"""Disks of a chosen size, to be filled."""
+"""Disks of a chosen size, to be filled, and disks that are read-only."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ def disk_at(folder: Path, mebibytes: int) -> Iterator[None]:
     if mounted.returncode:
         pytest.skip(f"no disk of a chosen size can be mounted here: {mounted.stderr.strip()}")
     try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Let nobody write into a folder during the block, not even root; skip where root is needed."""
+    mount = ["mount", "--bind", str(folder), str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)  # noqa: S607
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 from collections.abc import Collection
 from pathlib import Path
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from command_line import SAMPLES, small_config
+from disks import read_only
 from published_by_hand import publish
 from rich.console import Console
 
@@ -21,6 +23,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runs import version as version_module
 from pipeline.runs.counters import IngestCounters
 from pipeline.runs.outputs import OutputFile
+from pipeline.runs.own_folders import MARKER
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.report import Report
 
@@ -83,6 +86,29 @@ def test_an_optional_version_made_from_other_versions_is_left_out(run_folder: Ru
     for stage in ("train", "evaluate"):
         publish(run_folder.config.run_dir, stage, text="other")
     assert "export" not in run_folder.upstream(Report())
+
+
+def test_a_job_that_only_reads_needs_no_right_to_write(tmp_path: Path) -> None:
+    """As a colleague's run folder is evaluated; a job with results there is refused."""
+    text = io.StringIO()
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(file=text))
+    version = publish(run_folder.config.run_dir, "features", text="first")
+
+    with read_only(run_folder.config.run_dir):
+        with (
+            run_folder.locked("evaluations", only_reads=True),
+            (version.folder / MARKER).open() as marker,
+            # The version is still safe from a `clean` of its owner.
+            pytest.raises(BlockingIOError),
+        ):
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (
+            pytest.raises(RunFolderError, match="cannot be written"),
+            run_folder.locked("compare"),
+        ):
+            pytest.fail("it was not refused")
+
+    assert text.getvalue().count("note: ") == 1
 
 
 def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
