@@ -159,6 +159,11 @@ def _clean_store(
     stored_files = []
     if isinstance(store, StageStore) and store.objects:
         # `sizes` are bytes by file name; newer versions may share files of an older one.
+        if store.objects.has_another_owner():
+            run_folder.say(
+                f"note: nothing of {store.objects.root} is removed: another run folder owns it, such "
+                f"as a copy of this one, or the one that this is a copy of."
+            )
         for version, sizes in store.unused_objects(without=folders).items():
             stored_files.append(Removable(store.objects.root / version, sum(sizes.values())))
     if not dry_run:

@@ -1,6 +1,6 @@
 """Files of a stage on object storage, where the config names one (`storage`).
 
-    <storage>/<stage>/made-by-hep-pipeline          token and path of the run folder that owns it
+    <storage>/<stage>/made-by-hep-pipeline          token of the last use, path of the run folder
     <storage>/<stage>/0002-1f0a93bc/events/...      the files that the run of this version wrote
     <storage>/<stage>/kernels/0002-1f0a93bc/...     and its kernel outputs
 
@@ -8,6 +8,9 @@ Manifests stay in the run folder. They name all files of a version by URL, also 
 runs wrote, so a file is there once. The run folder keeps its token in `<stage>/storage.json`. A run
 folder that has another one, or none, is refused before it writes, as is a copy of the owner.
 Objects are removed only where the run folder is the owner.
+
+Each use replaces the token: the begin of a version, its commit, a removal. A copy of the run
+folder, on whatever machine, has the token of an earlier use, and is refused.
 """
 
 from __future__ import annotations
@@ -37,6 +40,10 @@ from pipeline.runs.state_files import read_state
 #: File of the run folder with its tokens, by folder on object storage.
 _TOKENS: Final = "storage.json"
 _TOKENS_TYPE: Final = TypeAdapter(dict[str, list[str]])
+#: What to do about a folder on object storage that another run folder owns.
+_REMEDY: Final = (
+    "Give each run folder a `storage` of its own, or remove the folder there if nothing needs it."
+)
 #: Paths of stored files below the folder of the stage; all others are not ours to remove.
 _OBJECT: Final = re.compile(rf"(?:{KERNELS}/)?{VERSION_NAME.pattern}/.+")
 
@@ -54,30 +61,52 @@ class ObjectStore:
         self._stage_folder = stage_folder.absolute()
 
     def claim(self) -> None:
-        """Make this run folder the owner of the folder on object storage, unless it is already.
+        """Make this run folder the owner of the folder on object storage, with a new token.
 
-        Ownership is a random token that stands both in the run folder and on object storage. A
-        folder there that has another owner, or objects of an unknown one, is refused.
+        Ownership is a random token that stands both in the run folder and on object storage. Each
+        claim replaces it, so that copies of the run folder, which hold an earlier one, are refused.
 
         Raises:
             StorageInUseError: Another run folder owns it, or nobody knows who wrote its objects.
         """
-        if self.is_owned():
-            return
-        unknown_objects = sorted(self.sizes())
-        if self._owner() or unknown_objects:
-            example = unknown_objects[0] if unknown_objects else MARKER
-            raise StorageInUseError(
-                f"{self.root} holds {example}, which this run folder does not know: another run "
-                f"folder writes there, or the run folder that did is gone. Give each run folder a "
-                f"`storage` of its own, or remove {self.root} if nothing needs it."
-            )
-        # The run folder knows its token first: a kill in between leaves a storage without an owner.
+        has_owner = self.is_owned()
+        if not has_owner:
+            self._refuse_unknown_objects()
         token = uuid.uuid4().hex
-        self._stage_folder.mkdir(parents=True, exist_ok=True)
-        tokens = _read_tokens(self._stage_folder)
-        write_atomically(self._stage_folder / _TOKENS, {**tokens, str(self.root): [token]})
-        self._write_owner(f"{token} {self._stage_folder}")
+        # The run folder knows the new token first, and forgets the old ones last: after a kill in
+        # between it knows the token on object storage, whichever that is.
+        self._write_tokens([*self._tokens(self._stage_folder), token])
+        self._write_owner(f"{token} {self._stage_folder}", replace=has_owner)
+        self._write_tokens([token])
+
+    def renew_claim(self) -> None:
+        """Claim the folder on object storage again; unlike `claim`, it must be owned already.
+
+        Raises:
+            StorageInUseError: Another run folder has claimed it since.
+        """
+        if not self.is_owned():
+            raise StorageInUseError(
+                f"{self.root} is no longer owned by {self._stage_folder}: another run folder, such "
+                f"as a copy of this one, has claimed it since. {_REMEDY}"
+            )
+        self.claim()
+
+    def _refuse_unknown_objects(self) -> None:
+        """Refuse a folder on object storage that has another owner, or objects of an unknown one.
+
+        Raises:
+            StorageInUseError: It is such a folder.
+        """
+        unknown_objects = sorted(self.sizes())
+        if not (self._owner() or unknown_objects):
+            return
+        example = unknown_objects[0] if unknown_objects else MARKER
+        raise StorageInUseError(
+            f"{self.root} holds {example}, which this run folder does not know: another run folder "
+            f"writes there, such as a copy of this one, or the run folder that did is gone. "
+            f"{_REMEDY}"
+        )
 
     def is_owned(self) -> bool:
         """Return whether this run folder owns the folder on object storage.
@@ -92,6 +121,10 @@ class ObjectStore:
         is_here = owner_folder in {"", str(self._stage_folder)}
         # The owner may have moved here. If it is still there, this is a copy.
         return is_here or token not in self._tokens(Path(owner_folder))
+
+    def has_another_owner(self) -> bool:
+        """Return whether another run folder owns the folder on object storage."""
+        return bool(self._owner()) and not self.is_owned()
 
     def written(self, version: str, digests: Mapping[str, str]) -> list[OutputFile]:
         """Describe the files that the run of a version wrote, without kernel outputs.
@@ -171,22 +204,33 @@ class ObjectStore:
             except FileNotFoundError:
                 return ""
 
-    def _write_owner(self, owner: str) -> None:
-        """Write token and path of the owner; of several run folders only one succeeds.
+    def _write_owner(self, owner: str, *, replace: bool) -> None:
+        """Write token and path of the owner; of several first owners only one succeeds.
+
+        Args:
+            owner: Token and path.
+            replace: Whether this run folder is the owner already.
 
         Raises:
             StorageInUseError: Another run folder has written its own before.
         """
         system, name = path_to_fs(self.root / MARKER)
+        # The mode `create` fails if the object exists: a PUT with `If-None-Match`.
+        mode = "overwrite" if replace else "create"
         with translate_fs_errors(self.root, "the storage"):
             try:
-                # The mode `create` fails if the object exists: a PUT with `If-None-Match`.
-                system.pipe_file(name, owner.encode(), mode="create")
+                system.pipe_file(name, owner.encode(), mode=mode)
             except FileExistsError as cause:
                 raise StorageInUseError(
                     f"{self.root / MARKER} is there already: another run with the same `storage` "
                     f"was faster. Give each run folder a storage of its own, or begin again."
                 ) from cause
+
+    def _write_tokens(self, tokens: list[str]) -> None:
+        """Note the tokens of this folder on object storage in the run folder."""
+        self._stage_folder.mkdir(parents=True, exist_ok=True)
+        all_tokens = _read_tokens(self._stage_folder)
+        write_atomically(self._stage_folder / _TOKENS, {**all_tokens, str(self.root): tokens})
 
 
 def _read_tokens(stage_folder: Path) -> dict[str, list[str]]:
@@ -194,5 +238,5 @@ def _read_tokens(stage_folder: Path) -> dict[str, list[str]]:
     path = stage_folder / _TOKENS
     if not os.path.lexists(path):
         return {}
-    remedy = "Restore it from a backup, or choose another `storage`."
+    remedy = "Restore its last state, or choose another `storage`."
     return read_state(path, _TOKENS_TYPE, remedy=remedy)

@@ -22,7 +22,7 @@ from pipeline.runs.outputs import EarlierFiles, OutputFile, written_files
 from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.state_files import damaged
 from pipeline.runs.version import MANIFEST, Version
-from pipeline.runs.version_store import VersionStore
+from pipeline.runs.version_store import VersionStore, number_of
 
 
 class StageStore(VersionStore[Version]):
@@ -100,7 +100,8 @@ class StageStore(VersionStore[Version]):
     ) -> Version:
         """Publish a finished version: flush its files to disk, write its manifest, set the pointer.
 
-        A kill before the last step leaves the earlier version in use.
+        A kill before the last step leaves the earlier version in use. Copies of the run folder from
+        before the commit do not know the version, so the commit renews the claim on the storage.
 
         Args:
             folder: The version folder.
@@ -109,6 +110,9 @@ class StageStore(VersionStore[Version]):
             digests: Known digests of files on object storage.
             taken_over: Files on object storage that an earlier version wrote.
             taken_over_parts: Folders of files that the version in use wrote.
+
+        Raises:
+            StorageInUseError: Another run folder has claimed the storage since `create`.
         """
         outputs = written_files(
             folder,
@@ -119,6 +123,7 @@ class StageStore(VersionStore[Version]):
         if self.objects:
             outputs += self.objects.written(folder.name, digests or {})
             outputs += taken_over
+            self.objects.renew_claim()
         return self.publish(folder, manifest, outputs)
 
     def _earlier_files(self, copied_parts: Collection[str]) -> EarlierFiles:
@@ -151,11 +156,17 @@ class StageStore(VersionStore[Version]):
         """Remove versions, and files on object storage that nothing names any more.
 
         `on_removed` is called with each folder after its removal.
+
+        Raises:
+            StorageInUseError: Another run folder claims the storage at this moment.
         """
         if self.objects:
             # A version without its manifest names no files any more.
             self._remove_manifests(folders)
             unused = self.unused_objects()
+            if unused:
+                # Copies of the run folder from before the removal still name these objects.
+                self.objects.renew_claim()
             self.objects.remove([path for sizes in unused.values() for path in sizes])
         super().remove(folders, on_removed=on_removed)
 
@@ -163,7 +174,8 @@ class StageStore(VersionStore[Version]):
         """Find the objects that no complete version names; see `ObjectStore.unused`.
 
         If a manifest or the pointer is damaged, nobody knows what it names, and no object counts as
-        unused. Neither do objects of versions that a running job has claimed.
+        unused. Neither do objects of versions that a running job has claimed, nor those of versions
+        newer than all in the run folder, which another one must have written.
 
         Args:
             without: Folders of versions that are treated as if they were removed.
@@ -188,7 +200,12 @@ class StageStore(VersionStore[Version]):
             unused = self.objects.unused(used)
         except RunFolderError:
             return {}
-        return {name: sizes for name, sizes in unused.items() if not is_claimed(self.folder / name)}
+        newest_number = max(map(number_of, self.names()), default=0)
+        return {
+            name: sizes
+            for name, sizes in unused.items()
+            if number_of(name) <= newest_number and not is_claimed(self.folder / name)
+        }
 
     def unused_kernel_outputs(self) -> dict[Path, list[Path]]:
         """Unused local kernel outputs, by folder; see `KernelOutputCache.unused`."""

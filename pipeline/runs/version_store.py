@@ -139,6 +139,10 @@ class VersionStore(ABC, Generic[AnyVersion]):
         except RunFolderError:
             return None
 
+    def names(self) -> list[str]:
+        """Return the names of all versions, also of unfinished ones, in no certain order."""
+        return [path.name for path in self._version_paths()]
+
     def complete(self) -> list[str]:
         """Return the names of all complete versions (those with a manifest), the oldest first."""
         names = [path.name for path in self._version_folders() if (path / MANIFEST).exists()]
@@ -181,8 +185,8 @@ class VersionStore(ABC, Generic[AnyVersion]):
         Its name is the next number and the first 8 letters of `digest`, as in `0002-1f0a93bc`.
         """
         # Unfinished folders count: processes of a killed run must not find their folder again.
-        numbers = [number_of(path.name) for path in self._version_paths()]
-        return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
+        newest_number = max(map(number_of, self.names()), default=0)
+        return self.folder / f"{newest_number + 1:04d}-{digest[:8]}"
 
     def create(self, folder: Path, *, keep: Collection[Path] = (), note: str = "") -> None:
         """Create an empty version folder, and remove those that killed runs left.
@@ -268,7 +272,7 @@ class VersionStore(ABC, Generic[AnyVersion]):
 
     def discard(self, folder: Path) -> None:
         """Remove a version that was just created; the next run removes what this cannot."""
-        with contextlib.suppress(OSError, InputFileError):
+        with contextlib.suppress(OSError, InputFileError, RunFolderError):
             self.remove([folder])
 
     def _remove_manifests(self, folders: Collection[Path]) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -267,21 +268,20 @@ def test_another_run_folder_is_refused_before_it_writes(site: Site, remote: Path
     assert not list((site.folder / "other" / "ingest").glob("0*"))
 
 
-def test_the_second_of_two_first_writers_loses_the_conditional_request(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_of_two_first_writers_loses_the_conditional_request(site: Site) -> None:
     """They begin at once, and neither sees the other in a list."""
     storage = as_path(site.storage)
     first = StageStore(site.folder / "one", "ingest", storage=storage)
     second = StageStore(site.folder / "two", "ingest", storage=storage)
-    monkeypatch.setattr("pipeline.runs.object_store.ObjectStore._owner", lambda _: "")
-    monkeypatch.setattr("pipeline.runs.object_store.ObjectStore.sizes", lambda _: {})
     first_folder, second_folder = first.next_folder("a" * 8), second.next_folder("b" * 8)
 
-    first.create(first_folder)
-    (first.data_folder(first_folder) / "events" / "a.parquet").write_bytes(b"one")
-    with pytest.raises(StorageInUseError, match="another run with the same `storage` was faster"):
-        second.create(second_folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.runs.object_store.ObjectStore._owner", lambda _: "")
+        patch.setattr("pipeline.runs.object_store.ObjectStore.sizes", lambda _: {})
+        first.create(first_folder)
+        (first.data_folder(first_folder) / "events" / "a.parquet").write_bytes(b"one")
+        with pytest.raises(StorageInUseError, match="the same `storage` was faster"):
+            second.create(second_folder)
     second.discard(second_folder)
     version = first.commit(first_folder, example_manifest("ingest"))
 
@@ -306,6 +306,31 @@ def test_an_older_copy_of_the_run_folder_is_another_writer(site: Site, remote: P
 
     assert site.objects() == objects
     assert verify(folder_of(remote)) == []
+
+
+def test_a_copy_at_the_same_path_on_another_machine_removes_nothing(
+    site: Site, remote: Path
+) -> None:
+    run_dir = site.folder / "remote"
+    run_stages(remote, "ingest")
+    shutil.copytree(run_dir, site.folder / "copy")
+    run_stages(remote, "ingest", force=True)
+    objects = site.objects()
+
+    # The other machine has the copy at the path of the run folder, which is not there.
+    run_dir.rename(site.folder / "elsewhere")
+    (site.folder / "copy").rename(run_dir)
+    messages = StringIO()
+    clean(RunFolder(load_config(str(remote)), Console(file=messages, width=200)), 1)
+    with pytest.raises(StorageInUseError, match="such as a copy of this one"):
+        run_stages(remote, "ingest", force=True)
+
+    assert f"note: nothing of {site.storage}/ingest is removed: another" in messages.getvalue()
+    assert site.objects() == objects
+    run_dir.rename(site.folder / "copy")
+    (site.folder / "elsewhere").rename(run_dir)
+    assert verify(folder_of(remote)) == []
+    run_stages(remote, "ingest", force=True)
 
 
 @pytest.mark.minutes
