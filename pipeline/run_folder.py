@@ -31,7 +31,7 @@ from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outcome import CommandResults
 from pipeline.runs.outputs import suspect_files
-from pipeline.runs.own_folders import claimed
+from pipeline.runs.own_folders import claimed, keeping_claims
 from pipeline.runs.store import StageStore
 from pipeline.runs.version import Version
 from pipeline.simulated_samples import with_simulated_samples
@@ -90,7 +90,7 @@ class RunFolder:
         - Without a `job`, the run folder itself is locked.
         - A `job` only reads versions and has a folder of its own, of that name: it locks that one,
           and runs beside all other commands. `clean` keeps the versions that were in use when the
-          job began. The command of `notify` does not run for a job.
+          job began, and those that it resolves. The command of `notify` does not run for a job.
 
         Args:
             job: The folder of a job; empty for the run folder itself.
@@ -138,6 +138,7 @@ class RunFolder:
                     raise
                 self.note(f"{folder} cannot be written; nothing stops a second such command")
             if job:
+                stack.enter_context(keeping_claims())
                 stack.enter_context(claimed(self._folders_in_use()))
             yield
 

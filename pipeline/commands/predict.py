@@ -31,7 +31,7 @@ from pipeline.errors import ConfigError, cannot_write, full_disk_error
 from pipeline.machine.spark_jobs import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
-from pipeline.runs.own_folders import new_folder
+from pipeline.runs.own_folders import keeping_claims, new_folder
 from pipeline.runs.seen_events import count_seen_of_files
 from pipeline.scoring import FLAGS, EventClassifier, load_classifier
 from pipeline.terminal.progress import Bar
@@ -85,6 +85,8 @@ class Scores(NamedTuple):
     """Entries of all files over the time from opening the first to writing the last."""
 
 
+# Other commands run beside this one, and `clean` may remove none of the versions that it reads.
+@keeping_claims()
 def predict(
     run_folder: RunFolder,
     inputs: Sequence[str],

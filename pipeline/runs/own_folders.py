@@ -1,6 +1,7 @@
 """Folders that this code made. Each holds a marker file; only these folders are ever removed.
 
-A job claims the folders that it reads or writes by a lock on their markers.
+A job claims the folders that it reads or writes by a lock on their markers. A command that runs
+beside others keeps a claim on every folder of a version that it resolves (`keeping_claims`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import contextlib
 import fcntl
 import shutil
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
 
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 
 MARKER: Final = "made-by-hep-pipeline"
+#: The claims of the innermost `keeping_claims`; None outside.
+_KEPT_CLAIMS: ContextVar[contextlib.ExitStack | None] = ContextVar("kept claims", default=None)
 
 
 def make(folder: Path, note: str = "") -> None:
@@ -73,6 +77,25 @@ def claimed(folders: Iterable[Path]) -> Iterator[None]:
                 marker = claims.enter_context((folder / MARKER).open())
                 fcntl.flock(marker, fcntl.LOCK_SH)
         yield
+
+
+@contextlib.contextmanager
+def keeping_claims() -> Iterator[None]:
+    """Keep the claims of `claim` until the end of the block, for a command without the run folder.
+
+    A command that holds the run folder needs none, since `clean` waits for it.
+    """
+    with contextlib.ExitStack() as claims:
+        token = _KEPT_CLAIMS.set(claims)
+        claims.callback(_KEPT_CLAIMS.reset, token)
+        yield
+
+
+def claim(folder: Path) -> None:
+    """Claim a folder until the end of `keeping_claims`; outside of it, nothing happens."""
+    claims = _KEPT_CLAIMS.get()
+    if claims is not None:
+        claims.enter_context(claimed([folder]))
 
 
 def is_claimed(folder: Path) -> bool:

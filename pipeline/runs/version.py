@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from hep_core.integrity import DamagedOutputError
 from pipeline.errors import RunFolderError
+from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.counters import Counters
 from pipeline.runs.fingerprint import Fingerprint
@@ -63,9 +64,12 @@ class OutputFolder:
     def check_files(self, files: Collection[OutputFile]) -> None:
         """Refuse files of this version that are gone or not what was written.
 
+        The version is claimed first, so that it stays as it is checked; see `own_folders.claim`.
+
         Raises:
             DamagedOutputError: There is such a file.
         """
+        own_folders.claim(self.folder)
         for file in damaged_files(self.folder, files):
             raise self.damage_of(file)
 
@@ -140,7 +144,8 @@ class PromotedModel(OutputFolder):
 def check_output_files(path: Path) -> None:
     """Refuse a path in a version folder if the file, or a file below it, is damaged.
 
-    A path that lies in no version folder is passed over: nobody knows what it should hold.
+    The version is claimed, also an unfinished one; see `own_folders.claim`. A path that lies in no
+    version folder is passed over: nobody knows what it should hold.
 
     Raises:
         DamagedOutputError: A file is gone or not what was written.
@@ -150,6 +155,7 @@ def check_output_files(path: Path) -> None:
     for folder in (path, *path.parents):
         if not VERSION_NAME.fullmatch(folder.name):
             continue
+        own_folders.claim(folder)
         version = _version_in(folder)
         if version is not None:
             inner_path = path.relative_to(folder).as_posix()

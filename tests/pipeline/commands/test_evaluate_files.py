@@ -27,6 +27,7 @@ from pipeline.commands.new_events import EvaluatedEvents, _notes_about_rates, _s
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
+from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.trained_models import FoundModel
 
 
@@ -120,6 +121,27 @@ def test_without_its_events_the_test_split_is_evaluated_without_rates(
 
     assert [evaluation.task.rates for evaluation in evaluations] == [None]
     assert "no rates: " in output.getvalue()
+
+
+def test_an_older_model_that_was_named_is_claimed_until_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights = TrainedNights(tmp_path)
+    nights.train(1)
+    model = nights.run_dir / "train" / nights.training / "hlf"
+    nights.train(2)
+    claims: list[bool] = []
+
+    def record_claim(*_: object, **__: object) -> dict[str, Any]:
+        claims.append(is_claimed(model.parent))
+        return {"runs": {}}
+
+    monkeypatch.setattr("pipeline.commands.evaluate_files.kernel_items", lambda _: {})
+    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate_models", record_claim)
+    evaluate_files(nights.run_folder, [f"old={model}"], [], None)
+
+    assert claims == [True]
+    assert not is_claimed(model.parent)
 
 
 SPLITS = "no boosted trees: the training and validation splits"

@@ -14,10 +14,11 @@ from rich.console import Console
 from stages_in_process import without_spark
 
 from hep_core.input_errors import InputFileError
-from pipeline.commands.predict import FailedFile, predict
+from pipeline.commands.predict import FailedFile, FileScores, predict
 from pipeline.config import load_config
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
+from pipeline.runs.own_folders import is_claimed
 
 pytestmark = pytest.mark.slow
 
@@ -90,3 +91,21 @@ def test_a_full_disk_names_the_file_of_scores(
         RunFolderError, match=r"out/qcd_0\.scores\.parquet cannot be written .*`ulimit -f`.*--out"
     ):
         scoring.predict(tmp_path / "out", "qcd_0.root")
+
+
+def test_the_versions_that_it_reads_are_claimed_until_its_end(
+    scoring: Scoring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model that was named, and the features of its training."""
+    folders = [scoring.version(stage).folder for stage in ("train", "features")]
+    claims = []
+
+    def record_claims(*_: object, **__: object) -> FileScores:
+        claims.extend(is_claimed(folder) for folder in folders)
+        return FileScores("qcd_0.scores.parquet", 0, {})
+
+    monkeypatch.setattr("pipeline.commands.predict._score_file", record_claims)
+    scoring.predict(tmp_path / "out", "qcd_0.root")
+
+    assert claims == [True, True]
+    assert not any(is_claimed(folder) for folder in folders)

@@ -106,3 +106,15 @@ def test_a_folder_of_the_user_may_lie_where_files_cannot_be_locked(
     with own_folders.new_folder(tmp_path / "scores") as unfinished:
         (unfinished / "scores.parquet").write_text("whole")
     assert (tmp_path / "scores" / "scores.parquet").exists()
+
+
+def test_a_claim_is_kept_until_the_command_ends(ours: Path) -> None:
+    own_folders.claim(ours)
+    assert not own_folders.is_claimed(ours)
+
+    with own_folders.keeping_claims():
+        assert not own_folders.is_claimed(ours)
+        own_folders.claim(ours)
+        assert own_folders.is_claimed(ours)
+
+    assert not own_folders.is_claimed(ours)
