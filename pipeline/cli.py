@@ -286,19 +286,16 @@ def status(
 ) -> None:
     """Show the versions and models in use."""
     from pipeline.commands.status import changed_cache, damages, status, status_table
-    from pipeline.commands.status import verify as changed_paths
 
-    require_at_most_one(verify=verify, json=as_json)
     run_folder = options.run_folder()
-    state = status(run_folder)
-    problems = damages(state)
-    if verify:
-        problems += [f"gone or damaged: {path}" for path in changed_paths(run_folder)]
-        note = changed_cache(run_folder)
-        lines = [*problems, note] if note else problems
-        print_lines(*lines or ["every file is unchanged since it was written"])
-    elif as_json:
-        print_json(state)
+    state = status(run_folder, reads_all=verify)
+    problems = damages(state, all_files=verify)
+    note = changed_cache(run_folder) if verify else ""
+    if as_json:
+        print_json(state.as_json())
+    elif verify:
+        problems_and_note = [*problems, note] if note else problems
+        print_lines(*problems_and_note or ["every file is unchanged since it was written"])
     else:
         out.print(status_table(run_folder, state))
         print_lines(*problems)

@@ -2,79 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
-from hep_core.input_errors import shortened_list
+from pydantic import BaseModel
+
+from hep_core.input_errors import InputFileError, shortened_list
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
+from pipeline.runs.manifest import Improvement, Seconds, Time, VersionName
 from pipeline.runs.model_registry import Registry
-from pipeline.runs.outputs import changed_files, suspect_files
+from pipeline.runs.outputs import OutputFile, changed_files, damaged_files, suspect_files
 from pipeline.runs.version_store import AnyVersion, VersionStore
 from pipeline.stages.table import STAGES
 from pipeline.terminal.grid import Grid
 
-#: Keys of manifests that `status` shows: of a stage's version, and of a promoted model.
-_KEYS_OF_STAGES: Final = ("created", "seconds", "upstream", "code_version")
-_KEYS_OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
+#: How many damaged files of a version are listed where not all are asked for.
+_FILES_LISTED: Final = 8
 
 
-def status(run_folder: RunFolder) -> dict[str, Any]:
-    """Return the version in use of each stage, and under `in_use` the model of each network.
+class VersionStatus(BaseModel):
+    """A version in use. What is not known of it is left out of the JSON."""
 
-    A value is None where there is no version; else it holds `version` (its name), `folder`, and
-    some keys of the manifest. For a damaged version it holds the text `damage` instead, and the
-    name if the pointer, the file that names the version in use, can be read.
+    version: str | None
+    """Its name; None if the pointer, the file that names it, is damaged."""
+    folder: str | None
+    damage: str = ""
+    """A sentence about a damaged pointer or manifest, or about files; empty without damage."""
+    damaged_files: list[str] = []
+    """Paths or URLs of its files that are gone or not what was written."""
+
+
+class StageStatus(VersionStatus):
+    """The version in use of a stage, with keys of its manifest if that can be read."""
+
+    created: Time | None = None
+    seconds: Seconds | None = None
+    upstream: dict[str, VersionName] | None = None
+    code_version: str | None = None
+
+
+class ModelStatus(VersionStatus):
+    """The model in use of a network, with keys of its manifest if that can be read."""
+
+    promoted: Time | None = None
+    train: VersionName | None = None
+    improvement: Improvement | None = None
+    code_version: str | None = None
+
+
+class Status(BaseModel):
+    """The versions and models in use of a run folder; None where there is none."""
+
+    stages: dict[str, StageStatus | None]
+    in_use: dict[str, ModelStatus | None]
+    """By network."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the versions by stage, and under `in_use` the models by network."""
+        document = self.model_dump(mode="json", exclude_unset=True)
+        return {**document["stages"], "in_use": document["in_use"]}
+
+    @property
+    def versions(self) -> list[VersionStatus]:
+        """All versions and models in use."""
+        all_versions = [*self.stages.values(), *self.in_use.values()]
+        return [version for version in all_versions if version is not None]
+
+
+AnyStatus = TypeVar("AnyStatus", bound=VersionStatus)
+
+
+def status(run_folder: RunFolder, *, reads_all: bool = False) -> Status:
+    """Return the version in use of each stage and the model of each network, with their damage.
+
+    Files are checked as `plan` checks them, which reads no large file whole; see `damaged_files`.
+
+    Args:
+        run_folder: The run folder.
+        reads_all: Whether to read every file. Files with damage are then marked as suspect, so that
+            `plan` knows them from then on. The cached outputs of the kernels belong to no version;
+            see `changed_cache`.
     """
-    state: dict[str, Any] = {}
+    find_damage = _changed_and_suspect_files if reads_all else damaged_files
+    stages = {}
     for stage in STAGES:
-        state[stage.name] = _version_in_use(run_folder.store(stage.name), _KEYS_OF_STAGES)
-    registries = Registry.of_all_networks(run_folder.config.run_dir)
-    state["in_use"] = {
-        registry.name: _version_in_use(registry, _KEYS_OF_MODELS) for registry in registries
-    }
-    return state
+        store = run_folder.store(stage.name)
+        stages[stage.name] = _version_in_use(store, StageStatus, find_damage)
+    in_use = {}
+    for registry in Registry.of_all_networks(run_folder.config.run_dir):
+        in_use[registry.name] = _version_in_use(registry, ModelStatus, find_damage)
+    return Status(stages=stages, in_use=in_use)
 
 
-def damages(state: dict[str, Any]) -> list[str]:
-    """List sentences about what is damaged; `state` is the result of `status`."""
-    stages = [version for name, version in state.items() if name != "in_use"]
-    models = state["in_use"].values()
-    return [version["damage"] for version in (*stages, *models) if version and "damage" in version]
+def damages(state: Status, *, all_files: bool) -> list[str]:
+    """List sentences about what is damaged, each followed by its files, or by the first of them."""
+    lines = []
+    for version in state.versions:
+        if not version.damage:
+            continue
+        lines.append(version.damage)
+        paths = version.damaged_files
+        num_listed = len(paths) if all_files else _FILES_LISTED
+        lines += [f"gone or damaged: {path}" for path in paths[:num_listed]]
+        if len(paths) > num_listed:
+            lines.append(f"and {len(paths) - num_listed} more; `status --verify` lists all")
+    return lines
 
 
-def status_table(run_folder: RunFolder, state: dict[str, Any]) -> Grid:
+def status_table(run_folder: RunFolder, state: Status) -> Grid:
     """Return the result of `status` as a table, with a row for each stage and network."""
     title = str(run_folder.config.run_dir.absolute())
     table = Grid("stage", "version", "made", "seconds", title=title)
-    for stage, version in state.items():
-        if stage != "in_use":
-            table.add_row(stage, *_cells(version, "created", "seconds"))
-    for network, version in state["in_use"].items():
-        table.add_row(f"{network} in use", *_cells(version, "promoted"), "-")
+    for stage, version in state.stages.items():
+        table.add_row(stage, *_cells(version, "created", "seconds"))
+    for network, model in state.in_use.items():
+        table.add_row(f"{network} in use", *_cells(model, "promoted"), "-")
     return table
 
 
 def verify(run_folder: RunFolder) -> list[str]:
-    """Compare the files of all versions and models in use with their digests.
-
-    It reads every file. Versions with missing or changed files are marked as suspect, so `plan`
-    knows them from then on. The cached outputs of the kernels belong to no version; see
-    `changed_cache`.
+    """Compare the files of all versions and models in use with their digests; see `status`.
 
     Returns:
         Paths of the missing or changed files.
     """
     paths = []
-    for store in run_folder.stores():
-        version = store.readable_current()
-        if version is None:
-            continue
-        damaged_files = changed_files(version.folder, version.files)
-        if damaged_files:
-            suspect_files(version.folder, [file.path for file in damaged_files])
-        paths += [str(file.location(version.folder)) for file in damaged_files]
+    for version in status(run_folder, reads_all=True).versions:
+        paths += version.damaged_files
     return paths
+
+
+def _changed_and_suspect_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
+    """Return the files of a version that are gone or changed, and mark them; it reads them all."""
+    changed = changed_files(folder, files)
+    if changed:
+        suspect_files(folder, [file.path for file in changed])
+    return changed
 
 
 def changed_cache(run_folder: RunFolder) -> str:
@@ -96,33 +161,53 @@ def changed_cache(run_folder: RunFolder) -> str:
     )
 
 
-def _cells(version: dict[str, Any] | None, *keys: str) -> list[str]:
+def _cells(version: VersionStatus | None, *keys: str) -> list[str]:
     """Return the cells of a row: the version's name, then `keys` of its manifest; else `-`."""
     if version is None:
         return ["-"] * (1 + len(keys))
-    if "damage" in version:
-        name = version["version"] or "?"
+    name = version.version or "?"
+    if version.damage:
         return [name, "damaged", *["-"] * (len(keys) - 1)]
-    cells = {key: version[key] for key in ("version", *keys)}
-    if "seconds" in cells:
-        cells["seconds"] = f"{cells['seconds']:.1f}"
-    return list(cells.values())
+    values = version.model_dump(mode="json")
+    cells = [name]
+    for key in keys:
+        value = values[key]
+        cells.append(f"{value:.1f}" if isinstance(value, float) else str(value))
+    return cells
 
 
-def _version_in_use(store: VersionStore[AnyVersion], keys: Sequence[str]) -> dict[str, Any] | None:
-    """Describe the version in use of a store by name, folder and some keys of its manifest.
+def _version_in_use(
+    store: VersionStore[AnyVersion],
+    status_type: type[AnyStatus],
+    find_damage: Callable[[Path, Collection[OutputFile]], list[OutputFile]],
+) -> AnyStatus | None:
+    """Describe the version in use of a store; None if there is none.
 
-    None if there is none; see `status` for a damaged one.
+    `find_damage` returns the damaged ones among the files of a version, from its folder and files.
     """
     name = None
     try:
         name = store.name_in_use()
         version = store.current()
-    except RunFolderError as damage:
+    except RunFolderError as problem:
         folder = str(store.folder / name) if name else None
-        return {"version": name, "folder": folder, "damage": str(damage)}
+        return status_type(version=name, folder=folder, damage=str(problem))
     if version is None:
         return None
-    manifest = version.manifest.model_dump(mode="json", include=set(keys))
-    values = {key: manifest[key] for key in keys}
-    return {"version": version.name, "folder": str(version.folder), **values}
+    values: dict[str, Any] = {"version": version.name, "folder": str(version.folder)}
+    manifest_keys = status_type.model_fields.keys() - VersionStatus.model_fields.keys()
+    manifest = version.manifest.model_dump(mode="json", include=set(manifest_keys))
+    values |= {key: manifest[key] for key in status_type.model_fields if key in manifest}
+    try:
+        damaged = find_damage(version.folder, version.files)
+    except InputFileError as problem:
+        values["damage"] = f"the files of {version.folder} cannot be checked: {problem}"
+    else:
+        if damaged:
+            paths = [str(file.location(version.folder)) for file in damaged]
+            values["damage"] = (
+                f"{len(paths)} files of {version.folder} are gone or damaged. "
+                f"`python -m pipeline {version.writer}` makes them again."
+            )
+            values["damaged_files"] = paths
+    return status_type.model_validate(values)

@@ -116,7 +116,7 @@ class StageManifest(Manifest):
     checks: list[_RecordedCheck]
 
 
-class _Improvement(BaseModel):
+class Improvement(BaseModel):
     """The decrease of the mean cross-entropy from the model used before to the promoted one."""
 
     value: float
@@ -132,7 +132,7 @@ class ModelManifest(Manifest):
     network: str
     train: VersionName
     promoted: Time
-    improvement: _Improvement | None
+    improvement: Improvement | None
     withdrawn: Time | None = None
     """When the model was rolled back."""
 

@@ -287,7 +287,6 @@ def test_a_limit_of_the_address_space_is_named(tmp_path: Path) -> None:
     ("command", "options"),
     [
         ("plan --accept --json", "--accept and --json"),
-        ("status --verify --json", "--verify and --json"),
         ("compare --list --study mine.yaml", "--study and --list"),
         ("compare --list --force", "--force and --list"),
     ],

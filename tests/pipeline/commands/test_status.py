@@ -11,6 +11,7 @@ from night_files import Night
 from published_by_hand import example_model_manifest, publish
 from stages_in_process import run_stages, without_spark
 
+from hep_core.input_errors import UnreachableFileError
 from pipeline.runs import own_folders
 from pipeline.runs.kernel_cache import KERNELS
 from pipeline.runs.model_registry import Registry
@@ -79,6 +80,80 @@ def test_status_names_a_damaged_model(config: Path) -> None:
     status = json.loads(result.stdout)
     assert status["in_use"]["hlf"]["damage"].startswith(message)
     assert status["train"]["version"].startswith("0001-")
+
+
+def break_files(run_dir: Path) -> dict[str, Path]:
+    """Damage three files, each in another way; returns them by what is wrong."""
+    paths = {}
+    for stage, name in (("ingest", "events/a"), ("features", "events/a"), ("train", "hlf/model/a")):
+        version = StageStore(run_dir, stage).current()
+        assert version is not None
+        paths[stage] = version.folder / name
+    paths["ingest"].unlink()
+    with paths["features"].open("a") as file:
+        file.write("more")
+    # Of the same size, it is seen only where the file is read.
+    paths["train"].write_text("fIrst")
+    return paths
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--verify"], ["--verify", "--json"]])
+def test_every_view_shows_the_damaged_files_that_plan_finds(
+    config: Path, options: list[str]
+) -> None:
+    paths = break_files(config.parent / "run")
+
+    result = invoke("status", *options, "--config", config)
+    plans = json.loads(invoke("plan", "--json", "--config", config).stdout)
+
+    assert result.exit_code == Exit.USER_ERROR
+    if "--json" in options:
+        state = json.loads(result.stdout)
+        damaged_files = {stage: state[stage].get("damaged_files", []) for stage in paths}
+        assert damaged_files == {stage: [str(path)] for stage, path in paths.items()}
+        assert state["ingest"]["created"] == "2026-01-01T00:00:00+00:00"
+        assert state["in_use"]["hlf"]["improvement"] is None
+        assert "damage" not in state["in_use"]["hlf"]
+    else:
+        lines = result.stdout.splitlines()
+        assert {f"gone or damaged: {path}" for path in paths.values()} <= set(lines)
+    stale = {plan["stage"] for plan in plans if "gone or damaged" in " ".join(plan["reasons"])}
+    assert paths.keys() - stale == set()
+
+
+def test_status_lists_the_first_damaged_files_and_verify_all(config: Path) -> None:
+    run_dir = config.parent / "run"
+    store = StageStore(run_dir, "train")
+    folder = store.next_folder("12345678")
+    store.create(folder)
+    for index in range(10):
+        (folder / f"{index}.txt").write_text("text")
+    publish(run_dir, "train", folder)
+    for path in folder.glob("*.txt"):
+        path.unlink()
+
+    state = invoke("status", "--config", config).stdout
+    verified = invoke("status", "--verify", "--config", config).stdout
+
+    assert "10 files of" in state
+    assert state.count("gone or damaged: ") == 8
+    assert "and 2 more; `status --verify` lists all" in state
+    assert verified.count("gone or damaged: ") == 10
+
+
+def test_files_on_a_silent_server_are_named_as_not_checked(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise UnreachableFileError("s3://bucket/x: its server does not answer")
+
+    monkeypatch.setattr("pipeline.commands.status.damaged_files", fail)
+    result = invoke("status", "--json", "--config", config)
+
+    assert result.exit_code == Exit.USER_ERROR
+    state = json.loads(result.stdout)
+    assert "cannot be checked: s3://bucket/x: its server" in state["train"]["damage"]
+    assert state["train"]["version"].startswith("0001-")
 
 
 def test_damaged_kernel_outputs_are_a_note_since_no_result_depends_on_them(config: Path) -> None:
