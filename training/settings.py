@@ -313,12 +313,15 @@ class TrainSettings(SettingsSection):
         Raises:
             IdleSettingError: There is such a setting; the message names all.
         """
-        # Each setting, with whether it has an effect for several workers only.
+        default_restarts = type(self).model_fields["max_restarts"].default
+        # Each setting, with whether only several workers use it: one has no launcher or restart.
         needs_several = {
             f"algorithm: {self.algorithm.name}": self.algorithm.traits.needs_others,
             f"staleness_bound: {self.staleness_bound}": self.staleness_bound is not None,
             "skew": self.skew is not None,
             f"launcher: {self.launcher}": self.launcher != "mpirun",
+            "launcher_args": bool(self.launcher_args),
+            f"max_restarts: {self.max_restarts}": self.max_restarts != default_restarts,
         }
         fewest_workers = {setting: 2 for setting, needs in needs_several.items() if needs}
         fewest_workers |= self.algorithm.fewest_workers

@@ -166,6 +166,8 @@ def test_epochs_of_a_schedule_that_a_run_does_not_reach_are_refused(
         ({"algorithm": "downpour", "staleness_bound": 2}, "staleness_bound: 2"),
         ({"skew": {}}, "skew"),
         ({"launcher": "srun"}, "launcher: srun"),
+        ({"launcher_args": ["--bind-to", "core"]}, "launcher_args"),
+        ({"max_restarts": 5}, "max_restarts: 5"),
     ],
     ids=str,
 )

@@ -25,6 +25,7 @@ ADVICE = {
     "sgp": ({"algorithm": "sgp"}, False, True),
     "bound": ({"algorithm": "ad-psgd", "staleness_bound": 2}, False, True),
     "srun": ({"algorithm": "ar-sgd", "launcher": "srun"}, False, True),
+    "arguments": ({"algorithm": "ar-sgd", "launcher_args": ["--bound"]}, False, True),
     "spark-agents": ({"algorithm": "mpca", "launcher": "spark-agents"}, False, False),
 }
 RANK = """
