@@ -77,7 +77,7 @@ def reasons_to_run(recorded: Fingerprint, current: Fingerprint) -> list[str]:
     return [
         *_changed_inputs(recorded.inputs, current.inputs),
         *_changed_config(recorded.config, current.config),
-        *[f"code of {module} changed" for module in changed_code(recorded, current)],
+        *_changed_code(recorded.code, current.code),
         *_reasons_of_parts(recorded.parts, current.parts),
     ]
 
@@ -113,10 +113,17 @@ def _changed_config(recorded: dict[str, Any], current: dict[str, Any]) -> list[s
     return reasons
 
 
-def changed_code(recorded: Fingerprint, current: Fingerprint) -> list[str]:
-    """Return the names of modules whose digests differ, or that only one fingerprint has."""
-    names = sorted(current.code.keys() | recorded.code.keys())
-    return [name for name in names if current.code.get(name) != recorded.code.get(name)]
+def _changed_code(recorded: dict[str, str], current: dict[str, str]) -> list[str]:
+    """Return phrases about the modules that differ, or that are used in one case only, by name."""
+    reasons = []
+    for module in sorted(current.keys() | recorded.keys()):
+        if module not in current:
+            reasons.append(f"code of {module} is not used any more")
+        elif module not in recorded:
+            reasons.append(f"code of {module} is used now")
+        elif current[module] != recorded[module]:
+            reasons.append(f"code of {module} changed")
+    return reasons
 
 
 def _reasons_of_parts(

@@ -35,6 +35,16 @@ def test_each_kind_of_change_is_a_reason() -> None:
     ]
 
 
+def test_code_that_is_used_in_one_case_only_did_not_change() -> None:
+    recorded = Fingerprint({}, {}, {"features": "f", "models.networks.hlf": "h"})
+    current = Fingerprint({}, {}, {"features": "f", "models.networks.particles": "p"})
+
+    assert reasons_to_run(recorded, current) == [
+        "code of models.networks.hlf is not used any more",
+        "code of models.networks.particles is used now",
+    ]
+
+
 def test_a_fingerprint_survives_json() -> None:
     complete = replace(BASE, parts={"hlf": BASE}, code={"features.kernel_pass": "f"})
 
@@ -55,7 +65,7 @@ def test_parts_have_reasons_of_their_own() -> None:
         "inclusive is new",
         "particles is no longer configured",
         "hlf: config x.a changed (1 -> 2)",
-        "hlf: code of models.networks.hlf changed",
+        "hlf: code of models.networks.hlf is used now",
     ]
     assert old.digest != new.digest
 
