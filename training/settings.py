@@ -306,7 +306,7 @@ class TrainSettings(SettingsSection):
         return names
 
     def check_one_worker(self) -> None:
-        """Refuse one worker, or few, where a setting needs more.
+        """Refuse one worker, or few, where a setting needs more: one has no launcher or restart.
 
         This is no part of the validation, since a config may leave their number to `--workers`.
 
@@ -314,7 +314,6 @@ class TrainSettings(SettingsSection):
             IdleSettingError: There is such a setting; the message names all.
         """
         default_restarts = type(self).model_fields["max_restarts"].default
-        # Each setting, with whether only several workers use it: one has no launcher or restart.
         needs_several = {
             f"algorithm: {self.algorithm.name}": self.algorithm.traits.needs_others,
             f"staleness_bound: {self.staleness_bound}": self.staleness_bound is not None,
