@@ -67,14 +67,17 @@ def _mounts(controller: str, proc: Path) -> Iterator[_Mount]:
     A line of `mountinfo` is: id, parent, device, root, folder, options, `-`, type of file system,
     device, options of the file system.
     """
-    for line in read_system_file(proc / "mountinfo").splitlines():
+    text = read_system_file(proc / "mountinfo")
+    for line in text.splitlines():
         mounted, _, source = line.partition(" - ")
-        _, _, _, root, folder, *_ = mounted.split(" ")
+        mounted_fields = mounted.split(" ")
+        root = mounted_fields[3]
+        folder = _unescaped(mounted_fields[4])
         file_system, _, options = source.split(" ", 2)
         if file_system == "cgroup2":
-            yield _Mount("", root, _unescaped(folder))
+            yield _Mount("", root, folder)
         elif file_system == "cgroup" and controller in options.split(","):
-            yield _Mount(controller, root, _unescaped(folder))
+            yield _Mount(controller, root, folder)
 
 
 def _group_name(controller: str, proc: Path) -> str | None:
