@@ -303,16 +303,25 @@ def stats_of_files(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
 
 def file_sizes(folder: Path) -> dict[str, int]:
     """Sizes [bytes] of all files below a folder, by their paths below it."""
-    if not is_remote(folder):
-        sizes = {}
-        for path, stat in stats_of_files(files_below(folder)).items():
-            name_below = path.relative_to(folder).as_posix()
-            sizes[name_below] = stat.st_size
-        return sizes
+    if is_remote(folder):
+        return _remote_file_sizes(folder)
+    sizes = {}
+    for path, stat in stats_of_files(files_below(folder)).items():
+        path_below = path.relative_to(folder).as_posix()
+        sizes[path_below] = stat.st_size
+    return sizes
+
+
+def _remote_file_sizes(folder: Path) -> dict[str, int]:
+    """Return what `file_sizes` returns, for a folder on a server."""
     filesystem, name = path_to_fs(folder)
     with translate_fs_errors(folder, "the list of its files"):
         infos: dict[str, dict[str, Any]] = filesystem.find(name, detail=True)
-    return {path.removeprefix(f"{name}/"): int(info["size"]) for path, info in infos.items()}
+    sizes = {}
+    for path, info in infos.items():
+        path_below = path.removeprefix(f"{name}/")
+        sizes[path_below] = int(info["size"])
+    return sizes
 
 
 def read_footers(files: Iterable[Path]) -> list[Any]:
