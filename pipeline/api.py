@@ -166,13 +166,16 @@ def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) ->
     paths = [files] if isinstance(files, (str, Path)) else files
     expanded_paths = [expand_path(str(path)) for path in paths]
     settings, infos = model.files(expanded_paths, lambda _: None)
-    types = {"file": pa.string(), "entry": pa.int64(), "flag": pa.int8(), "predicted": pa.int64()}
-    types |= dict.fromkeys(probability_branches(model.classes), pa.float32())
-    schema = pa.schema(types)
+    fields = [("file", pa.string()), ("entry", pa.int64())]
+    fields += [("flag", pa.int8()), ("predicted", pa.int64())]
+    fields += [(name, pa.float32()) for name in probability_branches(model.classes)]
+    schema = pa.schema(fields)
     # The empty table gives the columns also if no file has entries.
     tables = [schema.empty_table()]
     for info in infos:
         for raw, scored in model.entries(info, settings):
-            columns = {"file": np.full(raw.num_events, info.path), **model.columns(raw, scored)}
-            tables.append(pa.table(columns, schema=schema))
+            file_column = np.full(raw.num_events, info.path)
+            score_columns = model.columns(raw, scored)
+            table = pa.table({"file": file_column, **score_columns}, schema=schema)
+            tables.append(table)
     return pa.concat_tables(tables)
