@@ -237,12 +237,15 @@ def _samples_by_name(config: Config) -> dict[str, SampleSettings]:
     """Return the samples by name, and by the name of each class that has just one sample."""
     samples = [_without_fixed_sum(sample) for sample in config.samples]
     by_name = {sample.name: sample for sample in samples}
-    # The name of a class prevails over that of a sample. Files of a sample with `label_by` hold
-    # several classes.
     for label, class_name in enumerate(config.classes):
-        of_class = [sample for sample in samples if label in sample.labels]
-        if len(of_class) == 1 and not of_class[0].label_by:
-            by_name[class_name] = of_class[0]
+        samples_of_class = [sample for sample in samples if label in sample.labels]
+        if len(samples_of_class) != 1:
+            continue
+        (sample,) = samples_of_class
+        # Files of a sample with `label_by` hold several classes.
+        if not sample.label_by:
+            # The name of a class prevails over that of a sample.
+            by_name[class_name] = sample
     return by_name
 
 
