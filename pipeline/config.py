@@ -243,23 +243,29 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     # Relative paths of a shipped config, or of a file in the current folder, start there; an empty
     # folder says so.
     is_shipped = path.resolve().parent == SHIPPED.resolve()
-    folder = "" if is_shipped or path.parent.resolve() == Path.cwd() else path.parent
+    starts_here = is_shipped or path.parent.resolve() == Path.cwd()
+    folder = "" if starts_here else path.parent
     values = read_mapping(path)
     locate_paths(values, folder, str(path))
     # The copy keeps the values of the file, since options change `values`.
-    sources = [ConfigSource((), copy.deepcopy(values), path.name if is_shipped else str(path))]
+    values_of_file = copy.deepcopy(values)
+    source_name = path.name if is_shipped else str(path)
+    sources = [ConfigSource((), values_of_file, source_name)]
     # Plugins add sections, in which the other options may set keys; so they come first.
     plugin_overrides = [text for text in overrides if re.match(r"plugins\s*=", text)]
     other_overrides = [text for text in overrides if text not in plugin_overrides]
     sources += [apply_override(values, text, Config) for text in plugin_overrides]
-    _load_plugins(values, "" if plugin_overrides else folder)
+    plugin_folder = "" if plugin_overrides else folder
+    _load_plugins(values, plugin_folder)
     sources += [apply_override(values, text, Config) for text in other_overrides]
     # Paths of the file are written out already, so this changes those of options.
     locate_paths(values, "", "--set")
     try:
         config = Config.model_validate(values)
     except ValidationError as cause:
-        raise ConfigError(explain(cause, Config, file=str(path), overrides=sources[1:])) from None
+        option_sources = sources[1:]
+        message = explain(cause, Config, file=str(path), overrides=option_sources)
+        raise ConfigError(message) from None
     register_secrets(config.model_dump())
     return LoadedConfig(config, sources)
 
