@@ -68,13 +68,16 @@ def describe_mistake(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[Key
     """
     # Pydantic also names validators (`function-...`), kinds of sections, and `[key]` for a wrong
     # key of a mapping.
-    not_keys = {section_name for _, section_name in _keys_below([model])} | {"[key]"}
-    keys = tuple(
-        key
-        for key in mistake["loc"]
-        if key not in not_keys and not str(key).startswith("function-")
-    )
-    lines = [truncated(line) for line in _sentence(mistake, keys, model).splitlines()]
+    not_keys = {section_name for _, section_name in _keys_below([model])}
+    not_keys.add("[key]")
+    keys_of_mistake = []
+    for key in mistake["loc"]:
+        is_validator = str(key).startswith("function-")
+        if key not in not_keys and not is_validator:
+            keys_of_mistake.append(key)
+    keys = tuple(keys_of_mistake)
+    sentence = _sentence(mistake, keys, model)
+    lines = [truncated(line) for line in sentence.splitlines()]
     return keys, "\n".join(lines)
 
 
@@ -83,7 +86,8 @@ def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
 
     Values that may be credentials are hidden. `keys` lead to the mistake, `model` is the section.
     """
-    context, key = mistake.get("ctx", {}), ".".join(map(str, keys))
+    context = mistake.get("ctx", {})
+    key = ".".join(map(str, keys))
     match mistake["type"]:
         case "extra_forbidden":
             return f"unknown key '{key}'.{_advice(keys, model)}"
@@ -91,21 +95,27 @@ def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
             # The discriminator is the key, such as `name`, whose value chooses the kind of a
             # section.
             discriminator = context.get("discriminator", "").strip("'")
-            return f"'{'.'.join(filter(None, [key, discriminator]))}' is missing."
+            missing_key = ".".join(name for name in (key, discriminator) if name)
+            return f"'{missing_key}' is missing."
         case "value_error":
             # Errors of our own checks may have several lines.
-            text = f"{key}: {context['error']}" if key else str(context["error"])
-            return "\n".join(map(_with_full_stop, text.splitlines()))
+            text = str(context["error"])
+            if key:
+                text = f"{key}: {text}"
+            sentences = [_with_full_stop(line) for line in text.splitlines()]
+            return "\n".join(sentences)
         case "union_tag_invalid":
-            tag, names = context["tag"], _quoted_names(context["expected_tags"])
-            return f"'{key}': there is no '{tag}', only {', '.join(names)}.{nearest(tag, names)}"
+            tag = context["tag"]
+            tags = _quoted_names(context["expected_tags"])
+            return f"'{key}': there is no '{tag}', only {', '.join(tags)}.{nearest(tag, tags)}"
     # All other types: pydantic's own message, and the value that was given.
     value: Any = redact_all(mistake["input"])
-    is_secret = holds_credential(f"{key}={value!r}")
-    shown_value = HIDDEN if is_secret else redact(repr(value))
-    names = _quoted_names(context.get("expected", ""))
-    close_names = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
-    advice = f" Did you mean {close_names[0]!r}?" if close_names else ""
+    shown_value = redact(repr(value))
+    if holds_credential(f"{key}={value!r}"):
+        shown_value = HIDDEN
+    valid_values = _quoted_names(context.get("expected", ""))
+    close_values = difflib.get_close_matches(str(value), valid_values, n=1, cutoff=0.5)
+    advice = f" Did you mean {close_values[0]!r}?" if close_values else ""
     return f"'{key}': {mistake['msg']} (given: {shown_value}).{advice}"
 
 
