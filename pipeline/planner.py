@@ -85,18 +85,25 @@ class Planner:
 
         If one that it reads fails or waits, this one does too. A damaged version is stale.
         """
-        current, damage = readable_version(self._run_folder.store(stage.name).current)
-        notes = self.notes_on_unfinished(stage)
+        store = self._run_folder.store(stage.name)
+        current, damage = readable_version(store.current)
+        notes = []
         if current is not None:
-            notes = [*_changed_packages(current), *notes]
-        # The states of the stages that this one reads, needed or optional.
-        source_names = (*stage.upstream_of(self._config), *stage.optional_upstream)
-        states = {name: earlier_states[name] for name in source_names if name in earlier_states}
-        blocking = [name for name, state in states.items() if state in {State.FAILS, State.WAITS}]
+            notes += _changed_packages(current)
+        notes += self.notes_on_unfinished(stage)
+        # The stages that this one reads, needed or optional, by what will become of them.
+        blocking: dict[str, State] = {}
+        will_run = []
+        for name in (*stage.upstream_of(self._config), *stage.optional_upstream):
+            source_state = earlier_states.get(name, State.FRESH)
+            if source_state in {State.FAILS, State.WAITS}:
+                blocking[name] = source_state
+            elif source_state.runs:
+                will_run.append(name)
         if blocking:
-            reasons = [f"{name} {states[name]}" for name in blocking]
-            return StagePlan(stage, states[blocking[0]], reasons, current, notes)
-        will_run = [name for name, state in states.items() if state.runs]
+            reasons = [f"{name} {source_state}" for name, source_state in blocking.items()]
+            first_state = next(iter(blocking.values()))
+            return StagePlan(stage, first_state, reasons, current, notes)
         state, reasons = self.state(stage, current, will_run)
         if damage and state is State.MISSING:
             state, reasons = State.STALE, [damage]
@@ -134,12 +141,14 @@ class Planner:
         Everything that the result would depend on now is compared with what the version records.
         """
         for name in stage.upstream_of(self._config):
-            if self._run_folder.store(name).readable_current() is None:
+            source_version = self._run_folder.store(name).readable_current()
+            if source_version is None:
                 return ["the output of a stage that it reads is gone"]
         inputs = stage.find_inputs(self._config, current, self._run_folder.console)
         upstream = self._run_folder.upstream(stage, allow_mixed=True)
         fingerprint = self.fingerprint(stage, inputs, upstream)
-        return reasons_to_replace(current, fingerprint, damaged_paths(current), ignore=will_run)
+        damaged = damaged_paths(current)
+        return reasons_to_replace(current, fingerprint, damaged, ignore=will_run)
 
     def notes_on_unfinished(self, stage: Stage, *, skip: Path | None = None) -> list[str]:
         """Return a note on each folder with interrupted work that a later run may continue.
