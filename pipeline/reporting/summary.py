@@ -279,16 +279,20 @@ def shifts(run: Mapping[str, Any], variation_type: str) -> list[tuple[str, float
         accuracy, area and efficiency of each class. Evaluations of release 0.2.0 have no area.
     """
     variations = dict(run.get(variation_type, {}))
-    if f"{variation_type}_envelope" in run:
-        variations[f"all {len(run[variation_type])}"] = run[f"{variation_type}_envelope"]
+    envelope = run.get(f"{variation_type}_envelope")
+    if envelope is not None:
+        variations[f"all {len(variations)}"] = envelope
+    nominal_points = run["working_points"]
     rows = []
     for name, variation in variations.items():
-        accuracy, auc = _shift(variation["accuracy"]), _shift(variation.get("auc"))
-        points = zip(variation["working_points"], run["working_points"], strict=True)
-        for point, nominal_point in points:
-            if nominal_point["measurable"]:
-                efficiencies = [_shift(shift) for shift in point["efficiencies"].values()]
-                rows.append((name, point["wanted"], [accuracy, auc, *efficiencies]))
+        accuracy = _shift(variation["accuracy"])
+        auc = _shift(variation.get("auc"))
+        for point, nominal_point in zip(variation["working_points"], nominal_points, strict=True):
+            if not nominal_point["measurable"]:
+                continue
+            efficiencies = [_shift(shift) for shift in point["efficiencies"].values()]
+            texts = [accuracy, auc, *efficiencies]
+            rows.append((name, point["wanted"], texts))
     return rows
 
 
