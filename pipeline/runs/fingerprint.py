@@ -38,13 +38,14 @@ class Fingerprint:
     @property
     def digest(self) -> str:
         """SHA-256 of the fingerprint without the names of its inputs, which change no result."""
-        content = {
+        document = {
             "inputs": {identity: source.digest for identity, source in self.inputs.items()},
             "config": self.config,
             "code": self.code,
-            "parts": {name: part.digest for name, part in self.parts.items()},
+            "parts": {name: fingerprint.digest for name, fingerprint in self.parts.items()},
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        text = json.dumps(document, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def without_inputs(self, identities: Iterable[str]) -> Fingerprint:
         """Return a copy without the inputs of some identities, also in its parts.
@@ -56,8 +57,10 @@ class Fingerprint:
             for identity, source in self.inputs.items()
             if identity not in identities
         }
-        parts = {name: part.without_inputs(identities) for name, part in self.parts.items()}
-        return replace(self, inputs=inputs, parts=parts)
+        reduced_parts = {
+            name: fingerprint.without_inputs(identities) for name, fingerprint in self.parts.items()
+        }
+        return replace(self, inputs=inputs, parts=reduced_parts)
 
 
 def reasons_to_run(recorded: Fingerprint, current: Fingerprint) -> list[str]:
@@ -108,8 +111,11 @@ def _changed_config(recorded: dict[str, Any], current: dict[str, Any]) -> list[s
     for key in sorted(current.keys() | recorded.keys()):
         old_value = recorded.get(key, "not set")
         new_value = current.get(key, "not set")
-        if old_value != new_value:
-            reasons.append(f"config {key} changed ({_short(old_value)} -> {_short(new_value)})")
+        if old_value == new_value:
+            continue
+        old_text = _short(old_value)
+        new_text = _short(new_value)
+        reasons.append(f"config {key} changed ({old_text} -> {new_text})")
     return reasons
 
 
@@ -133,11 +139,14 @@ def _reasons_of_parts(
 
     The reasons of a part that both fingerprints have begin with its name.
     """
-    reasons = [f"{name} is new" for name in current if name not in recorded]
-    reasons += [f"{name} is no longer configured" for name in recorded if name not in current]
-    for name, part in current.items():
+    new_names = [name for name in current if name not in recorded]
+    former_names = [name for name in recorded if name not in current]
+    reasons = [f"{name} is new" for name in new_names]
+    reasons += [f"{name} is no longer configured" for name in former_names]
+    for name, fingerprint in current.items():
         if name in recorded:
-            reasons += [f"{name}: {reason}" for reason in reasons_to_run(recorded[name], part)]
+            reasons_of_name = reasons_to_run(recorded[name], fingerprint)
+            reasons += [f"{name}: {reason}" for reason in reasons_of_name]
     return reasons
 
 
