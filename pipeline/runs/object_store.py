@@ -137,14 +137,21 @@ class ObjectStore:
 
         def describe(path: str, size: int) -> OutputFile:
             """Return the record of one file for the manifest."""
+            file = folder / path
             with translate_fs_errors(folder, path):
-                digest = digests.get(path) or file_digest(folder / path)
-                return OutputFile(path, size, digest, digest, str(folder), footer_of(folder / path))
+                digest = digests.get(path, "")
+                if not digest:
+                    digest = file_digest(file)
+                footer = footer_of(file)
+            # No JSON lies there, so the digest of the bytes is that of the content.
+            return OutputFile(path, size, digest, digest, str(folder), footer)
 
-        sizes = dict(sorted(file_sizes(folder).items()))
+        sizes = file_sizes(folder)
+        paths = sorted(sizes)
+        sizes_in_order = [sizes[path] for path in paths]
         # On object storage, the wait for an answer takes longer than all else.
         with ThreadPoolExecutor() as threads:
-            return list(threads.map(describe, sizes.keys(), sizes.values()))
+            return list(threads.map(describe, paths, sizes_in_order))
 
     def unused(self, used: Collection[str]) -> dict[str, dict[str, int]]:
         """Find the objects that nothing uses; none if this run folder does not own them.
@@ -159,9 +166,11 @@ class ObjectStore:
         if not self.is_owned():
             return unused
         for path, size in self.sizes().items():
-            if path not in used:
-                version = path.removeprefix(f"{KERNELS}/").partition("/")[0]
-                unused[version][path] = size
+            if path in used:
+                continue
+            path_in_version_folder = path.removeprefix(f"{KERNELS}/")
+            version, _, _ = path_in_version_folder.partition("/")
+            unused[version][path] = size
         return dict(unused)
 
     def remove(self, paths: Collection[str]) -> None:
