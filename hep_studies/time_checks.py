@@ -55,7 +55,8 @@ _ATTEMPTS: Final = 3
 _WATCH_SECONDS: Final = 3.0
 #: Time after which a measurement fails [s].
 _TIMEOUT_SECONDS: Final = 1800.0
-#: Settings of the training in a check: those that cost time beside steps and messages are off.
+#: Settings of the training in a check: those that cost time beside steps and messages are off. A
+#: schedule is off since it costs none: ranks count their samples without waiting for an answer.
 _CHECK_SETTINGS: Final[dict[str, Any]] = {
     "learning_rate": 1e-6,
     "schedule": {},

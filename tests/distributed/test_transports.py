@@ -34,6 +34,7 @@ PUSHES: dict[int, dict[str, Any]] = {
     3: {"shards": 7, "background": True, "in_memory": False},
 }
 ORDER = {"pushes": 100, "size": 10, "shards": 3}
+COUNTS = [5, 3, 7]
 in_each_way = pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "sockets"])
 
 
@@ -95,9 +96,20 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
         cases |= average_cases(folder, in_memory=in_memory)
     cases["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
     cases["load late",] = Case(2, "messages:load_late", {"rank": 1, "nap": 0.3})
+    arguments = {"counts": COUNTS, "patience": 10}
+    cases["count",] = Case(2, "messages:count_at_a_busy_owner", arguments)
     cases["skip",] = Case(3, "averages:skip", {})
     cases["take_over",] = Case(2, "averages:take_over", {"folder": str(folder)})
     return Cases(folder, cases, seconds=600)
+
+
+def test_a_rank_of_another_host_counts_samples_without_waiting_for_an_answer(cases: Cases) -> None:
+    owner, counting = cases.results("count")
+
+    assert not owner["waited"]
+    assert counting["totals"] == [5, 8, 15]
+    assert counting["ticket"] == 1
+    assert owner["total"] == 15
 
 
 def test_no_rank_draws_work_before_all_have_loaded_the_code_for_it(cases: Cases) -> None:

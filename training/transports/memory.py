@@ -165,24 +165,68 @@ class Memory:
         record: int,
         kind: int,
         *,
-        element: int = 0,
-        amount: int = 0,
-        num_rows: int = 0,
-        num_indices: int = -1,
-        clock: int = 0,
         body: Sequence[Vector] = (),
         has_answer: bool = True,
+        **fields: int,
     ) -> Vector:
         """Send a request about a record of another host, and wait for its answer.
 
-        The arguments but `body` and `has_answer` are fields of `messages.HEADER`. `body`: arrays
-        that follow the header. `has_answer`: whether the owner answers requests of this kind.
+        `fields`, `body`: see `_write_request`. `has_answer`: whether the owner answers requests of
+        this kind.
 
         Returns:
             The header of the answer, if there is one.
 
         Raises:
             MPI.Exception: The owner of the record is lost.
+        """
+        self._write_request(record, kind, body, **fields)
+        _raise_if_lost(self._ask(self._owners[record], has_answer=has_answer))
+        header: Vector = self._header[0]
+        return header
+
+    def begin_request(self, record: int, kind: int, **fields: int) -> None:
+        """Send a request about a record of another host; `take_answer` takes its answer.
+
+        No other request may be sent before that. `fields`: see `_write_request`.
+        """
+        self._write_request(record, kind, (), **fields)
+        messages.prepare(self._message, self._progress)
+        connection = self._peers.asking.get(self._owners[record])
+        if connection is not None:
+            # What the system does not take now, and a broken connection, are for `take_answer`.
+            messages.send_remaining(connection.fileno(), self._message, self._progress)
+
+    def take_answer(self, record: int, *, waits: bool) -> Vector | None:
+        """Return the header of the answer to `begin_request`; None if it has not come.
+
+        `waits`: whether to wait until it has come.
+
+        Raises:
+            MPI.Exception: The owner of the record is lost.
+        """
+        owner = self._owners[record]
+        state = self._wait_for_answer(owner) if waits else self._advance(owner, milliseconds=0)
+        _raise_if_lost(state)
+        header: Vector = self._header[0]
+        return None if state == messages.WAITING else header
+
+    def _write_request(
+        self,
+        record: int,
+        kind: int,
+        body: Sequence[Vector],
+        *,
+        element: int = 0,
+        amount: int = 0,
+        num_rows: int = 0,
+        num_indices: int = -1,
+        clock: int = 0,
+    ) -> None:
+        """Write a request about a record into the message.
+
+        The arguments but `body` are fields of `messages.HEADER`. `body`: arrays that follow the
+        header.
         """
         # The arrays of the body lie behind the header without gaps.
         end = messages.HEADER_BYTES
@@ -202,11 +246,6 @@ class Memory:
             clock,
             body_bytes,
         )
-        if self._ask(self._owners[record], has_answer=has_answer) == messages.LOST:
-            mpi = load_mpi()
-            raise mpi.Exception(mpi.ERR_PROC_FAILED)
-        header: Vector = self._header[0]
-        return header
 
     def body(self, dtype: Any) -> Vector:
         """Return what is behind the header of the last answer, as elements of a type; a view.
@@ -235,28 +274,41 @@ class Memory:
         return True
 
     def _ask(self, rank: int, *, has_answer: bool = True) -> int:
-        """Send the request in the message, and wait for its answer; return DONE or LOST.
-
-        The connection to a rank that is lost is closed and forgotten.
-        """
-        connection = self._peers.asking.get(rank)
-        if connection is None:
-            return messages.LOST
+        """Send the request in the message, and wait for its answer; return DONE or LOST."""
         messages.prepare(self._message, self._progress)
-        descriptor = connection.fileno()
+        return self._wait_for_answer(rank, has_answer=has_answer)
+
+    def _wait_for_answer(self, rank: int, *, has_answer: bool = True) -> int:
+        """Wait for the answer to the request in the message; return DONE or LOST."""
         state = messages.WAITING
         while state == messages.WAITING:
             # Between two calls, Python handles signals.
-            if self._error is not None:
-                raise self._error
-            state = messages.ask(
-                descriptor,
-                self._polled,
-                self._message,
-                self._progress,
-                _SIGNAL_CHECK_MILLISECONDS,
-                has_answer,
+            state = self._advance(
+                rank, milliseconds=_SIGNAL_CHECK_MILLISECONDS, has_answer=has_answer
             )
+        return state
+
+    def _advance(self, rank: int, *, milliseconds: int, has_answer: bool = True) -> int:
+        """Send what remains of the request in the message, and receive what has come of its answer.
+
+        The connection to a rank that is lost is closed and forgotten.
+
+        Returns:
+            DONE, LOST, or WAITING after this time without any event.
+        """
+        if self._error is not None:
+            raise self._error
+        connection = self._peers.asking.get(rank)
+        if connection is None:
+            return messages.LOST
+        state: int = messages.ask(
+            connection.fileno(),
+            self._polled,
+            self._message,
+            self._progress,
+            milliseconds,
+            has_answer,
+        )
         if state == messages.LOST:
             self._peers.asking.pop(rank).close()
         return state
@@ -267,6 +319,13 @@ class Memory:
             serving.serve(self._connections, self._served)
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._error = error
+
+
+def _raise_if_lost(state: int) -> None:
+    """Raise MPI's error of a lost rank if this is the state of a request to it."""
+    if state == messages.LOST:
+        mpi = load_mpi()
+        raise mpi.Exception(mpi.ERR_PROC_FAILED)
 
 
 def _aligned(num_bytes: int) -> int:

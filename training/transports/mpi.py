@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from typing_extensions import override
 
-from training.transports import kernels, messages, serving
+from training.transports import messages, serving
 from training.transports.basics import BackgroundThread, MpiProcess, Vector, load_mpi, poll_until
+from training.transports.counters import SharedCounters
 from training.transports.kernels import CLOCK, counters_of, lock, try_lock, unlock
 from training.transports.memory import Memory
 from training.transports.parameter_server import Layout, ParameterServer
 from training.transports.shared_vector import MpiSharedVector
-from training.transports.transport import COUNTERS, CounterName, PendingSum, Transport
+from training.transports.transport import CounterName, PendingSum, Transport
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -65,7 +66,7 @@ class MpiTransport(Transport):
         self._sums_thread = BackgroundThread("sums") if background and can_have_threads else None
         #: Counters of all workers, in the memory of rank 0, from `open_counters` on. Synchronous
         #: methods need none, and so no sockets between hosts.
-        self._shared_counters: Memory | None = None
+        self._shared_counters: SharedCounters | None = None
         self._waits = _CollectiveWaits(self.comm, self._mpi_lock)
 
     @override
@@ -151,26 +152,16 @@ class MpiTransport(Transport):
         self.process.wait_for_all()
         if self._shared_counters is None:
             with self._mpi_lock:
-                self._shared_counters = Memory(self.process, [0], [len(COUNTERS)], np.int64)
-                self._shared_counters.open(network=self._network)
+                self._shared_counters = SharedCounters(self.process, network=self._network)
             await self.count("tickets", 0)
             self.process.wait_for_all()
 
     @override
     async def count(self, counter: CounterName, amount: int) -> int:
-        """Add to a counter without the help of rank 0, and return its value after that.
-
-        The ranks of its host add in shared memory; for others, the thread of rank 0 adds.
-        """
-        memory, element = self._shared_counters, COUNTERS.index(counter)
-        if memory is None:
+        """Add to a counter without the help of rank 0; see `SharedCounters`."""
+        if self._shared_counters is None:
             raise AssertionError("open_counters() was not awaited")
-        if 0 in memory.rows:
-            old_count = kernels.fetch_and_add(element, amount, memory.rows[0][0], memory.heads[0])
-        else:
-            answer = memory.request(0, messages.FETCH_AND_ADD, element=element, amount=amount)
-            old_count = int(answer["amount"])
-        return old_count + amount
+        return self._shared_counters.count(counter, amount)
 
     def abort(self) -> None:
         """End all ranks of the job now, also those that wait inside MPI."""

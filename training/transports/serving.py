@@ -306,6 +306,7 @@ def compile_all(dtype: type[np.generic]) -> None:
         (average, (vector, head, vector, head, vector, seconds, True)),
         (finish_average, (messages[0], vector, head)),
         (prepare, (messages[0], progress[0])),
+        (send_remaining, (0, messages[0], progress[0])),
         (ask, (0, connections.polled[0], messages[0], progress[0], 0, True)),
         (serve, (connections, served)),
     ]

@@ -187,7 +187,11 @@ class Transport:
         """Make `count` usable where no vector is shared; all workers together."""
 
     async def count(self, counter: CounterName, amount: int) -> int:
-        """Add to a counter of all workers, which begins at 0; return its value after that."""
+        """Add to a counter of all workers, which begins at 0; return its value after that.
+
+        A ticket is exact: the worker waits for it. Samples are counted in the background, so that
+        the latest of other workers may be missing.
+        """
         self._counters[counter] += amount
         return self._counters[counter]
 

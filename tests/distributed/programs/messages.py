@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import Any
 
@@ -87,3 +88,42 @@ def load_late(rank: int, nap: float) -> dict[str, float]:
     kernels.fetch_and_add = fetch_and_add
     transport.close()
     return {"opened": opened, "first_count": ends[0], "tickets": tickets}
+
+
+def count_at_a_busy_owner(counts: list[int], *, patience: float) -> dict[str, Any]:
+    """Rank 1 counts samples while rank 0 can answer no request: whether it waited, its totals, and
+    the total of rank 0 after a ticket."""
+    transport = MpiTransport(shares_memory=False)
+    run_now(transport.open_counters())
+    assert transport._shared_counters is not None
+    memory = transport._shared_counters._memory
+    results: dict[str, Any] = {}
+    if transport.rank == 0:
+        kernels.lock(memory.heads[0])
+        transport.comm.Barrier()
+        all_counted = transport.comm.Ibarrier()
+        results["waited"] = not is_true_in_time(all_counted.Test, patience)
+        kernels.unlock(memory.heads[0])
+        all_counted.Wait()
+        transport.comm.Barrier()
+        # The message of the last samples may still be on its way.
+        is_true_in_time(lambda: bool(memory.rows[0][0][0] == sum(counts)), patience)
+        results["total"] = run_now(transport.count("samples", 0))
+    else:
+        transport.comm.Barrier()
+        results["totals"] = [run_now(transport.count("samples", count)) for count in counts]
+        transport.comm.Ibarrier().Wait()
+        results["ticket"] = run_now(transport.count("tickets", 1))
+        transport.comm.Barrier()
+    transport.close()
+    return results
+
+
+def is_true_in_time(predicate: Callable[[], bool], seconds: float) -> bool:
+    """Whether a predicate becomes true within some seconds."""
+    deadline = perf_counter() + seconds
+    while not predicate():
+        if perf_counter() > deadline:
+            return False
+        sleep(1e-3)
+    return True
