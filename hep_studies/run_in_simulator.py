@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -27,16 +28,17 @@ from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.settings import OptimizerName, TrainSettings
 from training.transports.transport import Transport
-from training.workloads.workload import Workload
+from training.workloads.workload import Workload, network_dtype
 
 # Runs are stale when the code that they use changes. The plan of their study is not such code.
 if TYPE_CHECKING:
     from hep_studies.plan import PlannedRun
 
-#: Size of a parameter in a message, by precision [bytes].
-_FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
-#: Number of parameters of the small network that replaces the real one in a study of times.
-_STAND_IN_PARAMETERS: Final = 256
+#: Fewest parameters of the small network that replaces a larger one in a study of times.
+_FEWEST_PARAMETERS: Final = 256
+#: Fewest parameters in a message of the small network. A message has whole ones, and may have one
+#: too many: so its size is right within one percent.
+_FEWEST_IN_MESSAGE: Final = 100
 
 ReportProgress = Callable[[int, int, str], None]
 """Gets the finished work, the total, and a note."""
@@ -174,16 +176,27 @@ class _StandIn(nn.Module):
     are equal and none is 0, so that gradient dropping sends as large a share as of a real network.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_parameters: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.weights = nn.Parameter(torch.zeros(_STAND_IN_PARAMETERS))
+        self.weights = nn.Parameter(torch.zeros(num_parameters, dtype=dtype))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return equal logits of two classes for inputs (num_events, 1), which are 1."""
-        slopes = torch.linspace(0.5, 1.0, _STAND_IN_PARAMETERS, dtype=self.weights.dtype)
+        slopes = torch.linspace(0.5, 1.0, len(self.weights), dtype=self.weights.dtype)
         # Its value is always 0, and its gradient is `slopes`.
         zero = (self.weights - self.weights.detach()) @ slopes
         return torch.cat([inputs * zero, torch.zeros_like(inputs)], dim=1)
+
+
+def stand_in_size(settings: TrainSettings, num_parameters: int) -> int:
+    """Return the number of parameters of the network that replaces one of `num_parameters`.
+
+    It is large enough for whole parameters in the smallest message that the settings make, so that
+    each message has the same share of the network.
+    """
+    share = settings.algorithm.smallest_message(settings.workers)
+    num_needed = max(_FEWEST_PARAMETERS, math.ceil(_FEWEST_IN_MESSAGE / share))
+    return min(num_needed, num_parameters)
 
 
 def simulate_times(
@@ -195,12 +208,12 @@ def simulate_times(
 ) -> Simulated:
     """Simulate a run of which only the times are meaningful.
 
-    A small network replaces that of `num_parameters`. The bandwidths are smaller in the same
-    proportion, so that a message takes the same time. `group_rows`: number of events of each row
-    group.
+    A small network replaces a larger one of `num_parameters`. The bandwidths are smaller in the
+    same proportion, so that a message takes the same time. `group_rows`: number of events of each
+    row group.
     """
-    stand_in_bytes = _STAND_IN_PARAMETERS * _FLOAT_BYTES["float32"]
-    scale = stand_in_bytes / (num_parameters * _FLOAT_BYTES[settings.precision])
+    stand_in = _StandIn(stand_in_size(settings, num_parameters), network_dtype(settings))
+    scale = len(stand_in.weights) / num_parameters
     scaled_keys = ("bytes_per_second", "memory_bytes_per_second", "ring_above_bytes")
     scaled = {key: scale * getattr(cluster, key) for key in scaled_keys}
     # All workers have the same number of events; whose they are does not matter.
@@ -210,17 +223,18 @@ def simulate_times(
         changes["optimizer"] = OptimizerName.ADAMW
     without_skew = settings.model_copy(update=changes)
     return simulate(
-        _StandIn(),
-        _equal_rows(group_rows),
-        _equal_rows([1]),
+        stand_in,
+        _equal_rows(group_rows, stand_in.weights.dtype),
+        _equal_rows([1], stand_in.weights.dtype),
         without_skew,
         cluster.model_copy(update=scaled),
     )
 
 
-def _equal_rows(group_rows: Sequence[int]) -> MemoryRows:
+def _equal_rows(group_rows: Sequence[int], dtype: torch.dtype) -> MemoryRows:
     """Return row groups of these sizes, of events that are all the same: input 1, label 0."""
     num_rows = sum(group_rows)
     labels = torch.zeros(num_rows, dtype=torch.int64)
-    rows = Rows((torch.ones(num_rows, 1),), labels, torch.ones(num_rows))
+    ones = torch.ones(num_rows, dtype=dtype)
+    rows = Rows((ones[:, None],), labels, ones)
     return MemoryRows(rows, 0, list(group_rows))

@@ -28,6 +28,10 @@ class ChocoSgdSettings(NeighbourSettings):
     gamma: float = Field(default=0.3, gt=0, le=1)
     """Step size of the consensus, above 0 and at most 1; the more stays behind, the smaller."""
 
+    @override
+    def smallest_message(self, workers: int) -> float:
+        return self.fraction
+
 
 def compress(values: Vector, fraction: float) -> Vector:
     """Return a message with the elements of largest magnitude of a vector.

@@ -127,6 +127,13 @@ class MethodSettings(SettingsSection):
         """Numbers of parameters of a network below which settings do not suit it, named alike."""
         return {}
 
+    def smallest_message(self, workers: int) -> float:  # noqa: ARG002 - methods differ
+        """Return the size of the smallest message with parameters, as a fraction of all of them.
+
+        A study of times replaces the network by a small one, whose messages keep this fraction.
+        """
+        return 1.0
+
     @property
     def counters(self) -> tuple[str, ...]:
         """Names in `Algorithm.counters` of the actions that these settings let the method count."""

@@ -40,6 +40,10 @@ class ServerSettings(HostNetworkSettings):
 
     COUNTERS: ClassVar[tuple[str, ...]] = ("pushes",)
 
+    @override
+    def smallest_message(self, workers: int) -> float:
+        return 1 / (self.shards or workers)
+
 
 class ServerAlgorithm(Algorithm):
     """A worker with a parameter server: a vector that all workers share, divided into shards.

@@ -145,6 +145,10 @@ class ShardedSettings(ServerSettings):
     def transport_options(self) -> TransportOptions:
         return TransportOptions(background=self.overlap == "thread", network=self.network)
 
+    @override
+    def smallest_message(self, workers: int) -> float:
+        return (1 - self.drop_rate) * super().smallest_message(workers)
+
     @property
     @override
     def counters(self) -> tuple[str, ...]:

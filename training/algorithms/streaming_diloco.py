@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
@@ -24,6 +24,9 @@ from training.algorithms.small_floats import SmallFloats
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import Layout
 from training.transports.transport import PendingSum
+
+#: Bits of a parameter in single precision.
+_BITS_OF_PARAMETER: Final = 32
 
 
 class StreamingDiLoCoSettings(OuterStepSettings):
@@ -47,6 +50,12 @@ class StreamingDiLoCoSettings(OuterStepSettings):
     @override
     def fewest_parameters(self) -> Mapping[str, int]:
         return {f"algorithm.fragments: {self.fragments}": self.fragments}
+
+    @override
+    def smallest_message(self, workers: int) -> float:
+        # A message of few bits also has a scale, which is a parameter in size.
+        bits = self.bits or _BITS_OF_PARAMETER
+        return bits / _BITS_OF_PARAMETER / self.fragments
 
     @model_validator(mode="after")
     def _fragments_have_turns(self) -> Self:
