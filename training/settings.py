@@ -66,6 +66,11 @@ class ScheduleSettings(SettingsSection):
         """Whether the learning rate never changes."""
         return self.decay == "constant" and not self.warmup_epochs
 
+    @property
+    def depends_on_epochs(self) -> bool:
+        """Whether the learning rate within an epoch depends on the number of epochs of the run."""
+        return self.decay == "cosine"
+
 
 ReaderKind = Literal["petastorm", "arrow"]
 

@@ -47,7 +47,8 @@ _CONSEQUENCE: Final = (
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run
-#: that resumes.
+#: that resumes; see `settings_digest`. The stage `train` is stricter: it resumes with the settings
+#: of its manifest only, which all epochs of a version have.
 _FREE: Final = frozenset({"workers", "epochs", "device"})
 
 
@@ -374,8 +375,9 @@ def _read_content(path: Path) -> RankContent:
 def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:
     """Return a digest of what a checkpoint depends on: the workload, and most settings.
 
-    It leaves out the settings of speed, and `workers`, `epochs` and `device`: a run may resume with
-    other values of these.
+    It leaves out the settings of speed, and `device`, `workers` and `epochs`: a run may resume with
+    other values of these. `workers` counts with unequal data, and `epochs` with a learning rate
+    that falls until the end of the run.
 
     Returns:
         16 hexadecimal digits.
@@ -383,6 +385,8 @@ def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:
     # With unequal data, each number of workers divides the events in another way. Then a run must
     # resume with the same number, since other workers cannot divide the rest of an epoch.
     free = _FREE if train.skew is None else _FREE - {"workers"}
+    if train.schedule.depends_on_epochs:
+        free -= {"epochs"}
     dependencies = {"workload": workload, "train": train.result_items(exclude=free)}
     text = json.dumps(dependencies, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

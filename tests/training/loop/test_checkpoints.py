@@ -324,6 +324,11 @@ def test_the_digest_depends_on_the_settings_that_change_the_numbers() -> None:
         digest(skew={}, workers=2),
     ]
     assert len({default, *changed}) == 9
+    # The rate of each epoch depends on their number.
+    until_the_end = {"decay": "cosine"}
+    assert digest(schedule=until_the_end, epochs=9) != digest(schedule=until_the_end)
+    steps = {"decay": "step", "milestones": [1]}
+    assert digest(schedule=steps, epochs=9) == digest(schedule=steps)
     assert TrainSettings.SPEED_ONLY.issubset(TrainSettings.model_fields)
 
 
