@@ -58,8 +58,8 @@ class ScheduleSettings(SettingsSection):
     factor: float = Field(default=0.1, gt=0, lt=1)
     """Factor on the learning rate at every milestone of `decay: step`, between 0 and 1."""
     final_fraction: float = Field(default=0.01, gt=0, le=1)
-    """Final learning rate of `decay: cosine`, at the end of the last epoch, as a fraction of
-    `learning_rate`."""
+    """Final learning rate of `decay: cosine`, at the end of the last epoch, as a fraction of the
+    full rate: `learning_rate`, times the number of workers where `scale_learning_rate` acts."""
 
     @property
     def is_constant(self) -> bool:
