@@ -58,6 +58,7 @@ def server_cases() -> dict[Hashable, Case]:
         arguments = options | {"pushes": 150, "size": 101}
         cases["push", ranks] = Case(ranks, "parameter_servers:conserve", arguments)
     cases["order",] = Case(4, "parameter_servers:order", ORDER)
+    cases["elements",] = Case(2, "parameter_servers:push_elements", {"size": 1000, "stride": 10})
     for background in (True, False):
         arguments = {"background": background, "size": 50_001}
         cases["sums", background] = Case(3, "parameter_servers:sums", arguments)
@@ -128,6 +129,14 @@ def check_counts(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert result["versions_grow"]
         assert result["last_version"] == result["counts"]["begun"] + result["counts"]["received"]
+
+
+def test_a_push_of_some_elements_counts_the_bytes_that_it_sends(cases: Cases) -> None:
+    owner, pushing = cases.results("elements")
+
+    assert owner == {"counted": 0, "sent": 0}
+    # Two pushes of 100 elements: an index, and the value there and back, of 4 bytes each.
+    assert pushing == {"counted": 2400, "sent": 2400}
 
 
 @in_each_way

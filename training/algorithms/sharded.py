@@ -21,12 +21,10 @@ from training.algorithms.method import TransportOptions, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
 from training.transports.basics import Vector
 from training.transports.parameter_server import Layout
-from training.transports.pushes import ALL_SHARDS, Push, Rule, Shard, ShardSelection
+from training.transports.pushes import ALL_SHARDS, INDEX, Push, Rule, Shard, ShardSelection
 
 #: Number of elements in the sample that gives the threshold; the exact one takes as long as a sort.
 _SAMPLE_SIZE: Final = 100_000
-#: Size of an index in a message.
-INDEX_BYTES: Final = 4
 
 
 def largest(values: Vector, drop_rate: float) -> Vector:
@@ -50,9 +48,9 @@ def largest(values: Vector, drop_rate: float) -> Vector:
     # Position, in the sorted sample, of the largest magnitude that is dropped.
     last_dropped = int(len(sample) * drop_rate) - 1
     if last_dropped < 0:
-        return np.arange(len(values), dtype=np.int32)
+        return np.arange(len(values), dtype=INDEX)
     threshold = np.partition(sample, last_dropped)[last_dropped]
-    return np.flatnonzero(magnitudes > threshold).astype(np.int32)
+    return np.flatnonzero(magnitudes > threshold).astype(INDEX)
 
 
 def take_large(
@@ -269,7 +267,7 @@ class Sharded(ServerAlgorithm):
         # This stands in for a server that sends only the changed elements: it returns their bytes.
         def answer(elements: slice, server: Vector) -> int:
             num_sent = update_view(self.pulled[elements], server, self._drop_rate)
-            return num_sent * (server.itemsize + INDEX_BYTES)
+            return num_sent * (server.itemsize + INDEX.itemsize)
 
         rule = self._optimizer_step(values, copies_result=False)
         return rule, ShardSelection(indices=indices, answer=answer)

@@ -23,6 +23,7 @@ from training.transports import kernels, messages, serving
 from training.transports.basics import MpiProcess, Vector, load_mpi
 from training.transports.kernels import HEAD_BYTES, init_head
 from training.transports.peers import Peers, connect
+from training.transports.pushes import INDEX
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -107,8 +108,8 @@ class Memory:
             strides=np.array([record_bytes, row_bytes]),
             half=np.array([0.5 if np.dtype(dtype).kind == "f" else 0], dtype),
         )
-        # A body has all rows of a record, or the indices of all its elements, of 8 bytes.
-        body_bytes = max(num_rows * row_bytes, 8 * self._largest_size)
+        # A body has all rows of a record, or the indices of all its elements.
+        body_bytes = max(num_rows * row_bytes, _aligned(self._largest_size * INDEX.itemsize))
         #: Size of the longest message.
         self._message_bytes = messages.HEADER_BYTES + body_bytes
         #: Error of the thread that serves other hosts.

@@ -313,9 +313,8 @@ class MpiServer(ParameterServer):
         if indices is None:
             answer = self._memory.request(shard, messages.GET, num_rows=len(out))
         else:
-            body = indices.astype(np.int64)
             answer = self._memory.request(
-                shard, messages.GET, num_rows=len(out), num_indices=body.size, body=[body]
+                shard, messages.GET, num_rows=len(out), num_indices=indices.size, body=[indices]
             )
         out[:] = self._memory.body(out.dtype)[: out.size].reshape(out.shape)
         return int(answer["clock"])

@@ -24,6 +24,7 @@ import numpy as np
 from training.transports.basics import Background, ExchangeCounts, Vector, is_finite, run_now
 from training.transports.pushes import (
     ALL_SHARDS,
+    INDEX,
     Answer,
     Push,
     Rule,
@@ -251,7 +252,7 @@ class ParameterServer:
             # The indices in `elements` are those inside this shard.
             bounds = (shard_elements.start, shard_elements.stop)
             elements = slice(*np.searchsorted(indices, bounds).tolist())
-            indices_in_shard = indices[elements] - shard_elements.start
+            indices_in_shard = (indices[elements] - shard_elements.start).astype(INDEX)
             index_bytes = indices_in_shard.nbytes
 
         rows = buffer[:, : elements.stop - elements.start]

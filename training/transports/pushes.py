@@ -6,7 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from training.transports.basics import Vector
+
+#: Type of the indices of elements in a message.
+INDEX: Final = np.dtype(np.int32)
 
 
 @dataclass(slots=True)
@@ -51,7 +56,7 @@ class ShardSelection(NamedTuple):
     shard: int | Sequence[int] | None = None
     """The shard, or several in the order of the push; None: all."""
     indices: Vector | None = None
-    """Elements of the vector, in ascending order, of type int32 or int64; None: all."""
+    """Elements of the vector, in ascending order; None: all."""
     answer: Answer | None = None
     """Sees all elements of each shard after the rule, under the same lock; None: nobody does. The
     worker reads the whole shard for this, since no server process makes the answer."""

@@ -63,6 +63,7 @@ from training.transports.messages import (
     receive,
     send_remaining,
 )
+from training.transports.pushes import INDEX
 
 
 class Served(NamedTuple):
@@ -177,7 +178,7 @@ def _remember_indices(num_indices: int, message: Array, progress: Array, indices
     `num_indices`: their number; -1 for all elements, which a GET does not name.
     """
     progress[NUM_INDICES] = num_indices
-    named = message[HEADER_BYTES:].view(np.int64)
+    named = message[HEADER_BYTES:].view(INDEX)
     for k in range(num_indices):
         indices[k] = named[k]
 

@@ -183,6 +183,31 @@ def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
         }
 
 
+def push_elements(size: int, stride: int) -> dict[str, int]:
+    """Rank 1 pushes some elements to the shard of rank 0; the bytes that it counts, and those of
+    the bodies of its messages."""
+    with served(np.zeros(size, np.float32), 1, shares_memory=False) as (transport, server):
+        memory = server._memory  # type: ignore[attr-defined]
+        ask, body_bytes = memory._ask, [0]
+
+        def ask_and_add_up(rank: int, *, has_answer: bool = True) -> int:
+            body_bytes[0] += int(memory._header[0]["body_bytes"])
+            state: int = ask(rank, has_answer=has_answer)
+            if has_answer:
+                body_bytes[0] += int(memory._header[0]["body_bytes"])
+            return state
+
+        memory._ask = ask_and_add_up
+        run_now(transport.barrier())
+        if transport.rank == 1:
+            # Indices of any type travel in the same one.
+            for dtype in (np.int32, np.int64):
+                indices = np.arange(0, size, stride, dtype=dtype)
+                run_now(server.push(lambda _: None, ShardSelection(indices=indices)))
+        run_now(transport.barrier())
+        return {"counted": server.counts.bytes, "sent": body_bytes[0]}
+
+
 def between_hosts(pushes: int) -> dict[str, Any]:
     """How long a push to the other host takes, and whether nothing is lost."""
     with served(np.zeros(100), 2) as (transport, server):
