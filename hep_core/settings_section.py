@@ -44,17 +44,24 @@ def check_keys_have_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
         value, default = _value_and_default(section, rule.key)
         if value == default or rule.acts(section):
             continue
-        if isinstance(value, bool):
-            # As in YAML.
-            value = str(value).lower()
-        elif isinstance(value, BaseModel):
-            value = "..."
         problems.append(
-            f"{rule.key}: {value} has no effect: it needs {rule.needs}. Set that, or leave "
-            f"{rule.key} out"
+            f"{rule.key}: {value_in_yaml(value)} has no effect: it needs {rule.needs}. Set that, "
+            f"or leave {rule.key} out"
         )
     if problems:
         raise ValueError("; ".join(problems))
+
+
+def value_in_yaml(value: Any) -> str:
+    """Return a value for a message, as YAML writes it; a section as dots.
+
+    Examples:
+        >>> value_in_yaml(True), value_in_yaml(0.5)
+        ('true', '0.5')
+    """
+    if isinstance(value, BaseModel):
+        return "..."
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _value_and_default(section: BaseModel, dotted_key: str) -> tuple[Any, Any]:

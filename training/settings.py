@@ -16,6 +16,7 @@ from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
 from training.allocation import number_of_workers
 from training.decorrelate_settings import DecorrelateSettings
 from training.errors import IdleSettingError
+from training.schedule_settings import ScheduleSettings
 from training.skew_settings import SkewSettings
 
 #: Seeds are below this number.
@@ -31,45 +32,6 @@ class OptimizerName(StrEnum):
     ADAMW = "adamw"
     SGD = "sgd"
     MUON = "muon"
-
-
-class ScheduleSettings(SettingsSection):
-    """The learning rate as a function of the samples seen by all workers, counted in epochs."""
-
-    NEEDS: ClassVar[tuple[Needs, ...]] = (
-        Needs("milestones", "decay: step", lambda schedule: schedule.decay == "step"),
-        Needs("factor", "decay: step", lambda schedule: schedule.decay == "step"),
-        Needs("final_fraction", "decay: cosine", lambda schedule: schedule.decay == "cosine"),
-        Needs(
-            "decay",
-            "milestones, for example [10, 15]",
-            lambda schedule: schedule.decay != "step" or schedule.milestones,
-        ),
-    )
-
-    warmup_epochs: float = Field(default=0.0, ge=0)
-    """Length of the linear warm-up in epochs. It starts at the rate of one worker if the rate is
-    scaled, else at 0."""
-    decay: Literal["constant", "step", "cosine"] = "constant"
-    """Learning rate after the warm-up: `constant`, `step` (lower at `milestones`), or `cosine` to
-    `final_fraction`."""
-    milestones: list[float] = Field(default=[])
-    """Epochs at which `decay: step` multiplies the learning rate by `factor`."""
-    factor: float = Field(default=0.1, gt=0, lt=1)
-    """Factor on the learning rate at every milestone of `decay: step`, between 0 and 1."""
-    final_fraction: float = Field(default=0.01, gt=0, le=1)
-    """Final learning rate of `decay: cosine`, at the end of the last epoch, as a fraction of the
-    full rate: `learning_rate`, times the number of workers where `scale_learning_rate` acts."""
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the learning rate never changes."""
-        return self.decay == "constant" and not self.warmup_epochs
-
-    @property
-    def depends_on_epochs(self) -> bool:
-        """Whether the learning rate within an epoch depends on the number of epochs of the run."""
-        return self.decay == "cosine"
 
 
 ReaderKind = Literal["petastorm", "arrow"]
@@ -110,6 +72,13 @@ class TrainSettings(SettingsSection):
             "optimizer_state",
             "exact averages of the models, such as those of local-sgd or slowmo",
             lambda train: train.slowmo is not None or train.traits.averages_models,
+        ),
+        Needs(
+            "optimizer_state",
+            "an optimizer with a state, which sgd has only with momentum",
+            lambda train: (
+                train.optimizer_state is not StatePolicy.RESET or train.optimizer_has_state
+            ),
         ),
         Needs(
             "slowmo.exact_average",
@@ -220,7 +189,7 @@ class TrainSettings(SettingsSection):
         problems = [
             *self._problems_of_method(),
             *self._problems_of_launcher_args(),
-            *self._problems_of_schedule(),
+            *self.schedule.problems(self.epochs),
         ]
         if problems:
             raise ValueError("; ".join(problems))
@@ -281,21 +250,6 @@ class TrainSettings(SettingsSection):
                     f"instead"
                 )
 
-    def _problems_of_schedule(self) -> Iterator[str]:
-        """Yield a sentence for each change of the learning rate that the run would not reach."""
-        schedule = self.schedule
-        if schedule.warmup_epochs > self.epochs:
-            yield (
-                f"schedule.warmup_epochs: {schedule.warmup_epochs:g} of {self.epochs} epoch(s): "
-                f"the learning rate never reaches its full value. Lower it, or raise train.epochs"
-            )
-        late = [f"{epoch:g}" for epoch in schedule.milestones if epoch >= self.epochs]
-        if late:
-            yield (
-                f"schedule.milestones: {', '.join(late)} of {self.epochs} epoch(s): the learning "
-                f"rate does not fall there. Leave them out, or raise train.epochs"
-            )
-
     @property
     def counters(self) -> list[str]:
         """Names, in the records of a run, of the actions that these settings let it count."""
@@ -324,6 +278,7 @@ class TrainSettings(SettingsSection):
             f"staleness_bound: {self.staleness_bound}": self.staleness_bound is not None,
             "skew": self.skew is not None,
             f"launcher: {self.launcher}": self.launcher != "mpirun",
+            "slowmo.exact_average: true": self.slowmo is not None and self.slowmo.exact_average,
             "launcher_args": bool(self.launcher_args),
             f"max_restarts: {self.max_restarts}": self.max_restarts != default_restarts,
         }
@@ -381,6 +336,12 @@ class TrainSettings(SettingsSection):
         if has_linear_rule and self.scale_learning_rate:
             return self.workers
         return 1
+
+    @property
+    def optimizer_has_state(self) -> bool:
+        """Whether the base optimiser, or the method in its place, has momentum or moments."""
+        is_plain = self.optimizer is OptimizerName.SGD and not self.momentum
+        return not is_plain or self.traits.own_momentum
 
     @property
     def slowmo_is_exact(self) -> bool:

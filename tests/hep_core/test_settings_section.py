@@ -147,6 +147,10 @@ def test_interruptions_of_no_length_are_refused() -> None:
             {"decay": "step", "milestones": [2, 20, 30]},
             r"milestones: 20, 30 of 20 epoch.* raise train\.epochs",
         ),
+        (
+            {"decay": "cosine", "warmup_epochs": 20},
+            r"decay: cosine after 20 .* raise train\.epochs",
+        ),
     ],
     ids=str,
 )
@@ -159,6 +163,32 @@ def test_epochs_of_a_schedule_that_a_run_does_not_reach_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("milestones", "named"), [([0, 9], "0"), ([-1, 9], "-1"), ([2, 4.5, 9], "2, 4.5")], ids=str
+)
+def test_milestones_before_the_full_rate_are_refused(milestones: list[float], named: str) -> None:
+    schedule = {"decay": "step", "milestones": milestones, "warmup_epochs": 5}
+
+    with pytest.raises(ValidationError, match=rf"milestones: {named} with 5 .*does not fall"):
+        TrainSettings(schedule=schedule)
+    TrainSettings(schedule={**schedule, "milestones": [5, 9]})
+
+
+def test_a_milestone_at_the_begin_of_the_run_is_refused_without_a_warm_up() -> None:
+    with pytest.raises(ValidationError, match=r"milestones: 0 with 0 .*lower train\.learning_rate"):
+        TrainSettings(schedule={"decay": "step", "milestones": [0]})
+
+
+def test_a_reset_of_an_optimizer_without_state_is_refused() -> None:
+    plain = {"algorithm": "local-sgd", "optimizer": "sgd"}
+
+    with pytest.raises(ValidationError, match="optimizer_state: reset has no effect: it needs an"):
+        settings(**plain, optimizer_state="reset")
+    settings(**plain, optimizer_state="reset", momentum=0.5)
+    own_momentum = {"algorithm": "qg-dsgdm", "slowmo": {}, "optimizer": "sgd"}
+    settings(**own_momentum, optimizer_state="reset")
+
+
+@pytest.mark.parametrize(
     ("selected", "key"),
     [
         ({"algorithm": "ad-psgd"}, "algorithm: ad-psgd"),
@@ -166,6 +196,20 @@ def test_epochs_of_a_schedule_that_a_run_does_not_reach_are_refused(
         ({"algorithm": "downpour", "staleness_bound": 2}, "staleness_bound: 2"),
         ({"skew": {}}, "skew"),
         ({"launcher": "srun"}, "launcher: srun"),
+        (
+            {"algorithm": "async-diloco", "dynamic_steps": False},
+            r"algorithm\.dynamic_steps: false",
+        ),
+        ({"algorithm": "downpour", "local_steps": 3, "zealous": True}, r"algorithm\.zealous: true"),
+        ({"algorithm": "easgd", "synchronous": True}, r"algorithm\.synchronous: true"),
+        (
+            {"algorithm": "qg-dsgdm", "topology": "exponential"},
+            r"algorithm\.topology: exponential",
+        ),
+        (
+            {"algorithm": "downpour", "slowmo": {"exact_average": True}},
+            r"slowmo\.exact_average: true",
+        ),
         ({"launcher_args": ["--bind-to", "core"]}, "launcher_args"),
         ({"max_restarts": 5}, "max_restarts: 5"),
     ],

@@ -6,7 +6,7 @@ Source: Liu et al. 2024, Algorithm 3 (delayed Nesterov) and section 5 (dynamic l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -42,6 +42,9 @@ class AsyncDiLoCoSettings(OuterStepConstants, WindowSettings):
         ),
     )
 
+    # The momentum of one worker acts with each of its pushes, and it has nobody's speed but its own.
+    BETWEEN_WORKERS: ClassVar[tuple[str, ...]] = ("early_momentum", "dynamic_steps")
+
     name: Literal["async-diloco"]
     local_steps: int = Field(default=50, ge=1)
     """Number H of local steps of the fastest worker between two pushes, at least 1. The optimizer
@@ -55,14 +58,6 @@ class AsyncDiLoCoSettings(OuterStepConstants, WindowSettings):
     dynamic_steps: bool = True
     """Whether a slow worker takes fewer local steps, in proportion to its speed; else all take
     `local_steps`."""
-
-    @property
-    @override
-    def fewest_workers(self) -> Mapping[str, int]:
-        # The momentum of one worker acts with each of its pushes.
-        if not self.early_momentum:
-            return {}
-        return {f"algorithm.early_momentum: {self.early_momentum}": 2}
 
 
 @algorithm("async-diloco", AsyncDiLoCoSettings, server_traits("Async DiLoCo"))

@@ -19,6 +19,8 @@ from training.transports.basics import Vector, is_finite
 class NeighbourSettings(MethodSettings):
     """Settings of a method of neighbours."""
 
+    BETWEEN_WORKERS: ClassVar[tuple[str, ...]] = ("topology",)
+
     topology: TopologyName = "ring"
     """Communication graph."""
 

@@ -28,6 +28,8 @@ class DownpourSettings(WindowSettings):
             lambda settings: settings.local_steps > 1,
         ),
     )
+    BETWEEN_WORKERS: ClassVar[tuple[str, ...]] = ("zealous",)
+
     zealous: bool = False
     """Whether to push earlier than after `local_steps`, when no other worker is at the server; the
     steps up to then all start from the same point (Hermans 2017, Algorithm 6)."""

@@ -242,6 +242,8 @@ class EasgdSettings(ElasticSettings):
             for key in ("shards", "network")
         ),
     )
+    BETWEEN_WORKERS: ClassVar[tuple[str, ...]] = ("synchronous",)
+
     synchronous: bool = False
     """Whether all workers exchange with the server together, by an all-reduce; else each when it is
     ready."""

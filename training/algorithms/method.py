@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from hep_core.registry import PluginRegistry
-from hep_core.settings_section import SettingsSection
+from hep_core.settings_section import SettingsSection, value_in_yaml
 
 A = TypeVar("A", bound=type[Any])
 
@@ -88,6 +88,8 @@ class MethodSettings(SettingsSection):
 
     #: Names of the actions that the method counts, whatever its settings.
     COUNTERS: ClassVar[tuple[str, ...]] = ()
+    #: Keys that act only between several workers, and keep their default for one.
+    BETWEEN_WORKERS: ClassVar[tuple[str, ...]] = ()
     #: Keys that change the speed but not the result: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset()
 
@@ -120,7 +122,12 @@ class MethodSettings(SettingsSection):
     @property
     def fewest_workers(self) -> Mapping[str, int]:
         """Numbers of workers below which settings have no effect, by `algorithm.key: value`."""
-        return {}
+        fewest_workers = {}
+        for key in self.BETWEEN_WORKERS:
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default:
+                fewest_workers[f"algorithm.{key}: {value_in_yaml(value)}"] = 2
+        return fewest_workers
 
     @property
     def fewest_parameters(self) -> Mapping[str, int]:

@@ -50,7 +50,7 @@ def learning_rate(settings: TrainSettings, num_epochs: float) -> float:
     of the current step, so that the rate is never 0.
 
     Examples:
-        >>> from training.settings import ScheduleSettings
+        >>> from training.schedule_settings import ScheduleSettings
         >>> schedule = ScheduleSettings(warmup_epochs=2)
         >>> settings = TrainSettings(learning_rate=1.0, epochs=10, schedule=schedule)
         >>> [learning_rate(settings, num_epochs) for num_epochs in (0.5, 1.0, 5.0)]
@@ -65,8 +65,8 @@ def learning_rate(settings: TrainSettings, num_epochs: float) -> float:
         num_drops = sum(num_epochs > milestone for milestone in schedule.milestones)
         return full_rate * schedule.factor**num_drops
     if schedule.decay == "cosine":
-        # The tiny number avoids a division by 0 if the warm-up takes the whole run.
-        decay_epochs = max(settings.epochs - schedule.warmup_epochs, 1e-12)
+        # The settings refuse a warm-up that takes the whole run.
+        decay_epochs = settings.epochs - schedule.warmup_epochs
         progress = min((num_epochs - schedule.warmup_epochs) / decay_epochs, 1.0)
         final = schedule.final_fraction
         return full_rate * (final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2)

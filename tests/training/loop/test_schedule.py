@@ -41,8 +41,12 @@ def make_settings(schedule: dict[str, Any], **train: Any) -> TrainSettings:
             {},
             {2: 0.1, 6: 0.055, 10: 0.01, 11: 0.01},
         ),
-        # A warm-up as long as the run leaves nothing to decay.
-        ({"decay": "cosine", "warmup_epochs": 10}, {}, {0.5: 0.005, 2: 0.02, 10: 0.1}),
+        # The rate falls at the end of the warm-up.
+        (
+            {"decay": "step", "milestones": [2], "factor": 0.5, "warmup_epochs": 2},
+            {},
+            {1: 0.05, 2: 0.1, 2.1: 0.05},
+        ),
     ],
     ids=str,
 )
