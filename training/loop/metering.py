@@ -287,10 +287,15 @@ class MeteredServer(ParameterServer):
 
 
 class MeteredVector(SharedVector):
-    """A shared vector of `nbytes` that records time and bytes."""
+    """A shared vector of `nbytes` that records time and bytes.
+
+    The bytes are those of averages that were made, not of those that were skipped, refused or lost.
+    Those of an average in the background are counted at the first call after it.
+    """
 
     def __init__(self, vector: SharedVector, meter: Meter, nbytes: int) -> None:
         self._vector, self._meter, self._nbytes = vector, meter, nbytes
+        self._counted_averages = 0
 
     @property
     @override
@@ -315,25 +320,32 @@ class MeteredVector(SharedVector):
 
     @override
     async def average_with(self, partner: int) -> None:
-        # An average receives the partner's vector and sends its change.
-        self._meter.bytes += 2 * self._nbytes
         with self._meter.communicating(f"averaging with rank {partner}", self._vector):
             await self._vector.average_with(partner)
+        self._count_new_averages()
 
     @override
     async def begin_average_with(self, partner: int) -> bool:
         with self._meter.communicating(f"averaging with rank {partner}", self._vector):
             is_begun = await self._vector.begin_average_with(partner)
-        if is_begun:
-            self._meter.bytes += 2 * self._nbytes
+        self._count_new_averages()
         return is_begun
 
     @override
     async def drain(self) -> None:
         with self._meter.communicating("finishing averages", self._vector):
             await self._vector.drain()
+        self._count_new_averages()
 
     @override
     async def close(self) -> None:
         with self._meter.communicating("closing the shared model", self._vector):
             await self._vector.close()
+        self._count_new_averages()
+
+    def _count_new_averages(self) -> None:
+        """Add the bytes of the averages that this worker has made since the last call."""
+        num_averages = self._vector.counts.begun
+        # An average receives the partner's vector and sends its change.
+        self._meter.bytes += 2 * self._nbytes * (num_averages - self._counted_averages)
+        self._counted_averages = num_averages

@@ -15,14 +15,15 @@ from training.transports.basics import run_now
 class NotingTransport:
     """Stands in for a transport, a vector or a server; notes the meter's activity in each call.
 
-    Each call sends 5 bytes.
+    Each call sends 5 bytes, and makes an average unless `partner_is_free` is false.
     """
 
     rank, world_size, waited, layout = 0, 2, 0.0, None
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self.bytes = 0
+        self.bytes = self.begun = 0
+        self.partner_is_free = True
         self.calls: list[tuple[str, tuple[Any, ...], str]] = []
 
     @property
@@ -32,6 +33,7 @@ class NotingTransport:
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, bool]]:
         async def call(*arguments: Any) -> bool:
             self.bytes += 5
+            self.begun += self.partner_is_free
             self.calls.append((name, arguments[:1], self._meter.doing))
             return True
 
@@ -80,3 +82,29 @@ def test_a_call_names_its_activity_and_counts_its_bytes_once(
         assert inner.calls == [(name, arguments[:1], activity)] * num_calls
         assert meter.doing == "starting"
         assert meter.bytes == num_calls * nbytes
+
+
+@pytest.mark.parametrize("name", ["average_with", "begin_average_with"])
+def test_only_averages_that_were_made_count_bytes(name: str) -> None:
+    meter = Meter(lambda: 0.0)
+    inner = NotingTransport(meter)
+    metered = metered_vector(inner, meter)
+
+    for is_free, nbytes in ((True, 16), (False, 16), (True, 32)):
+        inner.partner_is_free = is_free
+        run_now(getattr(metered, name)(3))
+
+        assert meter.bytes == nbytes
+
+
+def test_an_average_in_the_background_counts_its_bytes_at_the_next_call() -> None:
+    meter = Meter(lambda: 0.0)
+    inner = NotingTransport(meter)
+    metered = metered_vector(inner, meter)
+    inner.partner_is_free = False
+    run_now(metered.begin_average_with(3))
+    inner.begun += 1
+
+    run_now(metered.drain())
+
+    assert meter.bytes == 16
