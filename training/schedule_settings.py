@@ -49,7 +49,7 @@ class ScheduleSettings(SettingsSection):
         return self.decay == "cosine"
 
     def problems(self, epochs: int) -> Iterator[str]:
-        """Yield a sentence for each change of the rate that a run of so many epochs cannot make."""
+        """Yield a sentence for each change of the rate that a run of this length cannot make."""
         if self.warmup_epochs > epochs:
             yield (
                 f"schedule.warmup_epochs: {self.warmup_epochs:g} of {epochs} epoch(s): the "
