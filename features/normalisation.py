@@ -58,22 +58,23 @@ class GeneratedSample(NamedTuple):
         """
         num_events = {}
         read_sums = {}
-        sum_of_squares = 0.0
+        squares_in_files = 0.0
+        squares_read = 0.0
         has_negative_weights = False
         for part_name in labels:
             counts = ingested["samples"][part_name]
             weights = ingested["weights"][part_name]
             num_events[part_name] = counts["entries"] - counts["rejected_copy"]
             read_sum = weights["entries"][0] - weights["rejected_copy"][0]
-            # Squares of all events in the files, also of copies: they set the scale of rounding.
-            squares_in_files = weights["entries"][1]
-            # A sum that is not 0 by rounding alone would normalise to any size.
-            read_sums[part_name] = without_rounding(read_sum, squares_in_files)
-            sum_of_squares += squares_in_files
+            # A sum that is not 0 by rounding alone would normalise to any size. Rounding has the
+            # scale of all events in the files, also of copies.
+            read_sums[part_name] = without_rounding(read_sum, weights["entries"][1])
+            squares_in_files += weights["entries"][1]
+            squares_read += weights["entries"][1] - weights["rejected_copy"][1]
             has_negative_weights |= bool(counts["events_of_negative_weight"])
 
-        signed_squares = sum_of_squares if has_negative_weights else 0.0
-        sum_read = without_rounding(sum(read_sums.values()), sum_of_squares)
+        signed_squares = squares_read if has_negative_weights else 0.0
+        sum_read = without_rounding(sum(read_sums.values()), squares_in_files)
         stated_sum = _stated_sum(name, ingested, sum_of_weights)
         if stated_sum is None:
             # The cross-section belongs to all parts together, so the sum does too.
@@ -103,10 +104,10 @@ def _allowed_excess(stated_sum: float, signed_squares: float) -> float:
 
     Args:
         stated_sum: Sum of the weights of all events.
-        signed_squares: Sum of the squared weights of the events in the files, copies included; 0 if
-            no weight is negative.
+        signed_squares: Sum of the squared weights of the events read; 0 if no weight is negative.
     """
-    return stated_sum * _ROUNDING + _DEVIATIONS * math.sqrt(signed_squares)
+    # Copies are subtracted from the squares, so that rounding may leave less than 0.
+    return stated_sum * _ROUNDING + _DEVIATIONS * math.sqrt(max(0.0, signed_squares))
 
 
 def _stated_sum(

@@ -98,8 +98,7 @@ def test_intervals_cover_the_truth(
     num_experiments: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    defaults = "models.evaluation.bootstrap.Replicas.__init__.__kwdefaults__"
-    monkeypatch.setattr(defaults, {"num": 250})
+    monkeypatch.setitem(Replicas.__init__.__kwdefaults__, "num", 250)
     monkeypatch.setattr("models.evaluation.discriminant._MOST_THRESHOLDS", 200)
 
     is_covered = [covers(np.random.default_rng([5, index])) for index in range(num_experiments)]

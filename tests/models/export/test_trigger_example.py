@@ -64,7 +64,7 @@ def test_the_tables_list_the_features_in_order_with_their_units_and_meanings(col
 def test_the_page_names_the_metadata_the_opset_and_the_version() -> None:
     section = TEXT.split("## Metadata")[1].split("\n#")[0]
     *keys, last = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
-    assert keys == list(metadata(small_spec("hlf"), ["hlf"], Provenance()))
+    assert keys == list(metadata(small_spec("hlf"), {"hlf": [14]}, Provenance()))
     assert last.encode() in seal_onnx(b"")
     assert f"`format_version` | `{FORMAT_VERSION}`" in section
     assert f"opset {OPSET}" in TEXT
