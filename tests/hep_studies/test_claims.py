@@ -74,10 +74,10 @@ def rows_of_the_thesis() -> dict[str, JudgedClaim]:
     ("name", "effect", "verdict"),
     [
         # In the source's measure, at the same rate: the size is open, for want of test events.
-        ("ad-table", 0.0054, "undecided"),
-        ("swarm-table", 0.0056, "undecided"),
-        ("ad-default", 0.0103, "confirmed"),
-        ("swarm-default", 0.0103, "confirmed"),
+        ("ad-table", 0.0057, "undecided"),
+        ("swarm-table", 0.0059, "undecided"),
+        ("ad-default", 0.0106, "confirmed"),
+        ("swarm-default", 0.0106, "confirmed"),
     ],
 )
 def test_the_central_claim_of_the_thesis_has_a_verdict(
