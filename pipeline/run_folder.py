@@ -89,13 +89,12 @@ class RunFolder:
 
         - Without a `job`, the run folder itself is locked.
         - A `job` only reads versions and has a folder of its own, of that name: it locks that one,
-          and runs beside all other commands. `clean` keeps the versions that were in use when the
-          job began, and those that it resolves. The command of `notify` does not run for a job.
+          and runs beside all other commands. `clean` keeps the versions that were in use at its
+          begin, and those that it resolves. The command of `notify` does not run for a job.
 
         Args:
             job: The folder of a job; empty for the run folder itself.
-            only_reads: Whether a job can do without its folder. If that cannot be written, as in
-                the run folder of a colleague, a note says that nothing is locked.
+            only_reads: Whether a job goes on, with a note, where it cannot write its folder.
 
         Raises:
             FolderInUseError: Another command holds the folder for too long.
