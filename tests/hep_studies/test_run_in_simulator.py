@@ -10,11 +10,9 @@ from typing import Any, Literal
 
 import psutil
 import pytest
-import torch
 from example_study import example_plan
 from feature_datasets import write_dataset
 from simulated import settings, toy_network, toy_rows
-from torch import Tensor, nn
 
 from hep_studies import run_in_simulator
 from hep_studies.measures import diverged
@@ -25,10 +23,7 @@ from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.simulate import Simulated, simulate
 from models.networks.hlf_settings import HlfSettings
 from training.errors import StudyError
-from training.readers.batch import Rows
-from training.readers.memory import MemoryRows
 from training.workloads.hep_settings import HepSettings
-from training.workloads.workload import network_dtype
 
 NETWORK = HlfSettings(hidden=[4])
 
@@ -132,19 +127,6 @@ def test_a_study_of_times_sends_as_many_gradients_as_a_network_with_dropping(
     assert rate == pytest.approx(numbers_of(real.records)["samples_per_second"], rel=0.1)
 
 
-class LargeNetwork(nn.Module):
-    """A network of any size with a constant gradient, no two elements of which are equal."""
-
-    def __init__(self, num_parameters: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(num_parameters, dtype=dtype))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        slopes = torch.linspace(0.5, 1.0, len(self.weights), dtype=self.weights.dtype)
-        zero = (self.weights - self.weights.detach()) @ slopes
-        return torch.cat([inputs * zero, torch.zeros_like(inputs)], dim=1)
-
-
 def sent_bytes(simulated: Simulated) -> int:
     return sum(record["bytes_sent"] for records in simulated.records for record in records)
 
@@ -161,24 +143,24 @@ def sent_bytes(simulated: Simulated) -> int:
     ],
 )
 def test_a_study_of_times_keeps_every_ratio_that_a_setting_sets(
-    algorithm: dict[str, Any], precision: Literal["float32", "float64"]
+    algorithm: dict[str, Any],
+    precision: Literal["float32", "float64"],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     num_parameters = 150_000
     train = settings(algorithm=algorithm, workers=6, batch_size=10, epochs=1, precision=precision)
     cluster = ClusterSettings(step_seconds=1e-3, event_seconds=0, bytes_per_second=1e8)
     group_rows = [160] * 6
-    dtype = network_dtype(train)
-    ones = torch.ones(sum(group_rows), dtype=dtype)
-    labels = torch.zeros(len(ones), dtype=torch.int64)
-    rows = MemoryRows(Rows((ones[:, None],), labels, ones), 0, group_rows)
-    row = MemoryRows(Rows((ones[:1, None],), labels[:1], ones[:1]), 0, [1])
 
-    real = simulate(LargeNetwork(num_parameters, dtype), rows, row, train, cluster)
     stand_in = simulate_times(group_rows, train, cluster, num_parameters=num_parameters)
+    small_size = stand_in_size(train, num_parameters)
+    # A network that may not be smaller than the real one has its size.
+    monkeypatch.setattr("hep_studies.run_in_simulator._FEWEST_PARAMETERS", num_parameters)
+    real = simulate_times(group_rows, train, cluster, num_parameters=num_parameters)
 
     assert stand_in.seconds == pytest.approx(real.seconds, rel=0.02)
     scale = sent_bytes(real) / sent_bytes(stand_in)
-    assert scale == pytest.approx(num_parameters / stand_in_size(train, num_parameters), rel=0.02)
+    assert scale == pytest.approx(num_parameters / small_size, rel=0.02)
     assert scale > 2
 
 
