@@ -94,7 +94,7 @@ class RunFolder:
 
         Args:
             job: The folder of a job; empty for the run folder itself.
-            only_reads: Whether a job goes on, with a note, where it cannot write its folder.
+            only_reads: Whether a job continues, with a note, where it cannot write its folder.
 
         Raises:
             FolderInUseError: Another command holds the folder for too long.
