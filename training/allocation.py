@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pydantic import ValidatorFunctionWrapHandler
+
 from hep_core.allocation import MIB, CoreLimit, MemoryLimit, core_limit, memory_limit
 
 #: Stands for as many workers as the allocation holds.
@@ -25,8 +27,18 @@ def workers_in_allocation(cores: CoreLimit, memory: MemoryLimit) -> int:
     return max(1, min(int(cores.cores), workers_in_memory))
 
 
-def number_of_workers(workers: Any) -> Any:
-    """Return the number of workers that `auto` stands for; anything else as it is."""
-    if workers != AUTO:
+class WorkersOfAllocation(int):
+    """The number of workers that `auto` stands for on this machine."""
+
+
+def number_of_workers(workers: Any, check_number: ValidatorFunctionWrapHandler) -> int:
+    """Return the number of workers that `auto` stands for; any other value as a checked number.
+
+    That of `auto` stays distinct from a number that a config states, also in copies.
+    """
+    if isinstance(workers, WorkersOfAllocation):
         return workers
-    return workers_in_allocation(core_limit(), memory_limit())
+    if workers == AUTO:
+        return WorkersOfAllocation(workers_in_allocation(core_limit(), memory_limit()))
+    stated_number: int = check_number(workers)
+    return stated_number

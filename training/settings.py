@@ -7,13 +7,13 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, WrapValidator, model_validator
 
 from hep_core.settings_section import Needs, SettingsSection
 from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
-from training.allocation import number_of_workers
+from training.allocation import AUTO, WorkersOfAllocation, number_of_workers
 from training.decorrelate_settings import DecorrelateSettings
 from training.errors import IdleSettingError
 from training.schedule_settings import ScheduleSettings
@@ -105,7 +105,7 @@ class TrainSettings(SettingsSection):
     algorithm: AnyMethod = Field(default=_DEFAULT, validate_default=True)
     """Algorithm: a name, or its `name` with keys of its own, such as `{name: local-sgd,
     local_steps: 4}`."""
-    workers: Annotated[int, BeforeValidator(number_of_workers)] = Field(default=1, ge=1)
+    workers: Annotated[int, WrapValidator(number_of_workers)] = Field(default=1, ge=1)
     """Number of workers (MPI ranks), at least 1; each reads its own row groups. `auto`: one for
     each core that the command may use, as far as its memory holds them."""
     threads: int = Field(default=1, ge=1)
@@ -249,6 +249,11 @@ class TrainSettings(SettingsSection):
                     f"launcher_args: '{argument}' sets the number of ranks; set train.workers "
                     f"instead"
                 )
+
+    @property
+    def workers_in_config(self) -> int | str:
+        """The workers as the config states them: a number, or `auto`."""
+        return AUTO if isinstance(self.workers, WorkersOfAllocation) else self.workers
 
     @property
     def counters(self) -> list[str]:

@@ -84,6 +84,8 @@ class Train(Stage):
         search if its settings come from there.
         """
         items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
+        # With `auto`, a training stays valid on a machine that holds another number of workers.
+        items["train.workers"] = settings.workers_in_config
         code = [
             f"pipeline.stages.{self.name}",
             "training.launching.rank_process",

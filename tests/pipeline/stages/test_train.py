@@ -52,3 +52,38 @@ def test_the_term_of_the_loss_and_its_signal_concern_the_training_alone() -> Non
     assert training_items(config(1)) != training_items(config(2))
     assert training_items(config(1)) != training_items(config(1, signal="QCD"))
     assert Features().config_items(config(1)) == Features().config_items(config(2))
+
+
+def workers_in_fingerprint(monkeypatch: pytest.MonkeyPatch, held: int, **sections: Any) -> Any:
+    """The workers on which each training depends, on a node that holds a number of them."""
+    monkeypatch.setattr("training.allocation.workers_in_allocation", lambda *_: held)
+    config = Config.model_validate(
+        {**MINIMAL, "model": {"names": ["hlf", "particles"]}, **sections}
+    )
+    parts = Train().parts(config)
+    return {folder: part.config_items["train.workers"] for folder, part in parts.items()}
+
+
+@pytest.mark.parametrize("held", [1, 4])
+def test_trainings_of_auto_do_not_depend_on_the_machine(
+    monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    decorrelate = {"from": ["met"], "strength": 1, "classes": ["QCD"]}
+    train = {"workers": "auto", "seeds": 2, "decorrelate": decorrelate}
+
+    workers = workers_in_fingerprint(
+        monkeypatch, held, train=train, train_by_network={"particles": {"seeds": 1}}
+    )
+
+    assert workers == {"hlf": "auto", "hlf-seed-2": "auto", "particles": "auto"}
+
+
+def test_each_network_depends_on_its_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def workers(**train: Any) -> Any:
+        return workers_in_fingerprint(
+            monkeypatch, 4, train=train, train_by_network={"particles": {"workers": "auto"}}
+        )
+
+    assert workers(workers=3) == {"hlf": 3, "particles": "auto"}
+    # The number that `auto` stands for here is another setting.
+    assert workers(workers=4) == {"hlf": 4, "particles": "auto"}
