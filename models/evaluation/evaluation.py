@@ -107,7 +107,7 @@ def evaluate(
     # The first model makes the bootstrap replicas; all models share them, so differences are
     # paired.
     replicas = None
-    unmeasured = unmeasured_rates(task.rates)
+    unmeasured = [*task.reasons_without_rates, *unmeasured_rates(task.rates)]
     with saving_in_processes() as save:
         for candidate in candidates:
             folder = out_dir / candidate.name

@@ -58,6 +58,8 @@ class EvaluationTask(NamedTuple):
     """Columns of which the score shall be independent; see `models.evaluation.independence`."""
     independent_within: Sequence[int] = ()
     """Classes within which it shall be independent of them, by label."""
+    reasons_without_rates: Sequence[str] = ()
+    """A sentence for each reason why `rates` are unknown, where cross-sections are stated."""
 
     @property
     def measured_labels(self) -> list[int]:

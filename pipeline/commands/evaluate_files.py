@@ -11,7 +11,6 @@ from features.dataset import FeatureDataset
 from features.kernel_pass import kernel_items
 from features.schema import identities
 from hep_core.atomic_files import write_atomically
-from models.evaluation.rates import Rates
 from pipeline.commands.new_events import EvaluatedEvents, new_events
 from pipeline.config import Config
 from pipeline.configuration.paths import folder_of_option
@@ -30,7 +29,7 @@ from pipeline.runs.trained_models import (
     trained_models,
 )
 from pipeline.stages.evaluate import Evaluate, evaluate_models
-from pipeline.stages.evaluation_task import make_task, rates_of_run
+from pipeline.stages.evaluation_task import SelectionRates, make_task, rates_of_run
 from training.threads import use_threads
 
 _FOLDER: Final = "evaluations"
@@ -160,16 +159,16 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
     return trained_models(trained.verified(), run_folder.config.classes)
 
 
-def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
+def _rates_of_split(run_folder: RunFolder) -> tuple[SelectionRates, Files]:
     """Return rates of the samples [1/s, or events], and the input files, if the events still exist.
 
-    Without the ingested events it prints why there are no rates, and returns `(None, ())`.
+    Without the ingested events it prints why there are no rates, and returns none and no files.
     """
     try:
         upstream = run_folder.upstream(_EvaluateAnyModel(), command="evaluate-files")
     except MissingInputError as error:
         run_folder.say(f"  no rates: {error}")
-        return None, ()
+        return SelectionRates(), ()
     return rates_of_run(run_folder.config, upstream), upstream["ingest"].manifest.inputs
 
 

@@ -16,7 +16,6 @@ from ingestion.copies import UInt64s
 from ingestion.range_output import keys_folder
 from ingestion.settings import SampleSettings
 from ingestion.tally import sum_counts, sums_by_sample
-from models.evaluation.rates import Rates
 from pipeline.config import Config
 from pipeline.errors import ConfigError, nearest
 from pipeline.machine.spark_jobs import counted
@@ -27,7 +26,11 @@ from pipeline.runs.counters import FeaturesCounters, IngestCounters
 from pipeline.runs.seen_events import NO_KEYS, distinct_keys
 from pipeline.runs.trained_models import FoundModel
 from pipeline.stages.base import Context
-from pipeline.stages.evaluation_task import rates_of_cutflow
+from pipeline.stages.evaluation_task import (
+    SelectionRates,
+    missing_cross_sections,
+    rates_of_cutflow,
+)
 from pipeline.stages.features import generated_samples
 from pipeline.stages.ingest import Ingest
 
@@ -42,8 +45,8 @@ class EvaluatedEvents(NamedTuple):
     """What the evaluation calls them: the test split, or the `--inputs` as typed."""
     files: list[Path]
     """Parquet files of their features."""
-    rates: Rates | None = None
-    """Their rates before the classifier; None if these are unknown."""
+    rates: SelectionRates = SelectionRates()
+    """Their rates before the classifier."""
     inputs: Files = ()
     """Their input files, as a manifest holds them; empty if these are unknown."""
     keys: UInt64s = NO_KEYS
@@ -156,8 +159,8 @@ def _rates_of_new_events(
     generated: Mapping[str, GeneratedSample],
     ingested: Mapping[str, Any],
     selected: Mapping[str, Any],
-) -> Rates | None:
-    """Compute the rates of the samples after the selection; None unless all samples have new files.
+) -> SelectionRates:
+    """Compute the rates of the samples after the selection; none unless all samples have new files.
 
     The rate of a sample follows from its cross-section and the efficiency of its new events in the
     cutflow. `ingested` and `selected` are counters of the two stages.
@@ -165,7 +168,8 @@ def _rates_of_new_events(
     # A sample with `label_by` counts as one sample per class.
     names = {labelled.name for sample in config.samples for labelled in sample.by_label()}
     if names != generated.keys():
-        return None
+        # The notes before the work have said why.
+        return SelectionRates()
     # The cutflow gives only efficiencies here, and these are the same for any factor.
     normalisation = {
         name: {"factor": 1.0, "stated_sum": sample.stated_sum} for name, sample in generated.items()
@@ -186,6 +190,7 @@ def _notes_about_rates(new_config: Config, config: Config) -> list[str]:
         config: The config of the run folder.
     """
     notes = uncertain_mixtures(new_config.model_dump(mode="json"))
+    notes += missing_cross_sections(config)
     new_names = {sample.name for sample in new_config.samples}
     missing = [sample.name for sample in config.samples if sample.name not in new_names]
     fixed_sums = [

@@ -76,7 +76,7 @@ class Analysis:
     def rates(self) -> Rates:
         """The rates of the versions in use."""
         upstream = {stage: self.version(stage) for stage in ("ingest", "features")}
-        rates = rates_of_run(self.runner().run_folder.config, upstream)
+        rates = rates_of_run(self.runner().run_folder.config, upstream).known
         assert rates is not None
         return rates
 

@@ -212,3 +212,27 @@ def test_a_sample_without_measured_rate_is_named_by_every_model(
             "the rate of sample W+jets before the classifier is not measured"
         )
         assert "It counts as 0, and is below 12/s." in sentence
+
+
+def test_the_reasons_why_there_are_no_rates_stand_with_each_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "plot_model", lambda *_: None)
+    monkeypatch.setattr(evaluation, "plot_models", lambda *_: None)
+    monkeypatch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(lambda *_: None))
+    dataset = separable_dataset(tmp_path / "data")
+    candidate = Candidate("first", small_network("hlf", dtype=torch.float32))
+    (tmp_path / "out").mkdir()
+    reason = "there are no rates: the config has no cross_section_pb of qcd."
+
+    metrics = evaluate(
+        [candidate],
+        dataset.files("test"),
+        [],
+        TASK._replace(rates=None, reasons_without_rates=[reason]),
+        tmp_path / "out",
+        train_events=0,
+    )
+
+    assert metrics["rates_before"] is None
+    assert metrics["runs"]["first"]["not_measurable"] == [reason]

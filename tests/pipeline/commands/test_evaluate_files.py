@@ -29,6 +29,7 @@ from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.trained_models import FoundModel
+from pipeline.stages.evaluation_task import SelectionRates
 
 
 def run_folder_with_output(folder: Path, **settings: Any) -> tuple[RunFolder, StringIO]:
@@ -96,13 +97,13 @@ def test_events_of_the_test_split_count_by_the_rates_of_their_samples(
 ) -> None:
     nights = TrainedNights(tmp_path)
     nights.train(1)
-    rates = Rates({"qcd": Estimate(1.0, 0.0)}, {"qcd": 0})
+    rates = SelectionRates(Rates({"qcd": Estimate(1.0, 0.0)}, {"qcd": 0}))
     monkeypatch.setattr("pipeline.commands.evaluate_files.rates_of_run", lambda *_: rates)
 
     evaluate_files(nights.run_folder, [], [], None)
 
     (evaluation,) = evaluations
-    assert evaluation.task.rates == rates
+    assert evaluation.task.rates == rates.known
     assert list(evaluation.test) == nights.dataset.files("test")
     # The curve of over-training compares them with the training split.
     assert list(evaluation.train) == nights.dataset.files("train")
@@ -219,3 +220,16 @@ def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_ot
     assert "sum_of_weights of high, ttbar is a number of other files" in " ".join(notes)
     with pytest.raises(ConfigError, match="no class of one sample"):
         _samples(["QCD=x"], config)
+
+
+def test_new_files_of_samples_that_lack_some_cross_sections_have_no_rates_for_that_reason() -> None:
+    samples = [{**sample, "cross_section_pb": 10.0} for sample in MINIMAL["samples"]]
+    del samples[1]["cross_section_pb"]
+    config = Config.model_validate({**MINIMAL, "samples": samples})
+    names = [sample["name"] for sample in samples]
+    new_samples = _samples([f"{name}=x" for name in names], config)
+
+    notes = _notes_about_rates(config.model_copy(update={"samples": new_samples}), config)
+
+    (note,) = notes
+    assert note.startswith(f"there are no rates: the config has no cross_section_pb of {names[1]}.")

@@ -28,6 +28,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runs.log import METRICS
 from pipeline.runs.seen_events import dataset_of
 from pipeline.runs.store import StageStore
+from pipeline.stages.evaluation_task import SelectionRates
 from pipeline.terminal.progress import Bar
 
 
@@ -207,8 +208,8 @@ def test_slices_of_a_class_count_by_their_rates(
         {name: Estimate(value, 0.0) for name, value in values.items()},
         {"hard": 0, "qcd": 0, "ttbar": 1, "wjets": 2},
     )
-    monkeypatch.setattr("pipeline.stages.evaluation_task.rates_of_run", lambda *_: rates)
-    monkeypatch.setattr("pipeline.commands.promote.rates_of_run", lambda *_: rates, raising=False)
+    known_rates = SelectionRates(rates)
+    monkeypatch.setattr("pipeline.stages.evaluation_task.rates_of_run", lambda *_: known_rates)
     compared: list[ScoredEvents] = []
 
     def record_events(old: ScoredEvents, new: ScoredEvents) -> Estimate:

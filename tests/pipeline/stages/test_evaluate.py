@@ -24,7 +24,7 @@ from pipeline.errors import MissingInputError
 from pipeline.runs.manifest import StageManifest
 from pipeline.runs.version import Version
 from pipeline.stages.evaluate import Evaluate, evaluate_models
-from pipeline.stages.evaluation_task import make_task, rates_of_run
+from pipeline.stages.evaluation_task import SelectionRates, make_task, rates_of_run, task_of_run
 from pipeline.stages.shifted_events import shifted_test_events
 from training.settings import TrainSettings
 
@@ -63,7 +63,7 @@ def two_samples(
 
 
 def known_rates(config: Config, stages: dict[str, Version]) -> Rates:
-    rates = rates_of_run(config, stages)
+    rates = rates_of_run(config, stages).known
     assert rates is not None
     return rates
 
@@ -89,7 +89,7 @@ def test_an_offline_analysis_counts_the_events_of_its_luminosity(tmp_path: Path)
 
     rates = known_rates(config, stages)
     settings = FeatureSettings.model_validate(features_config["features"])
-    task = make_task(config, config.classes, rates, settings, [])
+    task = make_task(config, config.classes, SelectionRates(rates), settings, [])
 
     assert rates.are_events
     # 4 of 10 events pass.
@@ -147,25 +147,76 @@ def test_rates_have_the_labels_of_the_ingested_events(tmp_path: Path) -> None:
     assert rates.labels == {"qcd": 0, "ttbar": 1}
 
 
-def test_there_are_no_rates_without_all_cross_sections(tmp_path: Path) -> None:
-    assert rates_of_run(two_samples(tmp_path, ttbar=None), finished_stages(tmp_path)) is None
+def test_a_missing_cross_section_is_the_reason_why_there_are_no_rates(tmp_path: Path) -> None:
+    rates = rates_of_run(two_samples(tmp_path, ttbar=None), finished_stages(tmp_path))
+
+    assert rates.known is None
+    (reason,) = rates.reasons
+    assert reason.startswith("there are no rates: the config has no cross_section_pb of ttbar.")
 
 
-def test_there_are_no_rates_if_a_sample_was_renamed_after_ingest(tmp_path: Path) -> None:
+def test_the_evaluation_gets_the_reasons_why_there_are_no_rates(tmp_path: Path) -> None:
+    config = two_samples(tmp_path, ttbar=None)
+    stages = finished_stages(tmp_path)
+
+    task = task_of_run(config, config.classes, stages)
+
+    assert task.rates is None
+    assert task.reasons_without_rates == rates_of_run(config, stages).reasons
+
+
+def test_without_any_cross_section_nobody_asks_for_rates(tmp_path: Path) -> None:
+    config = two_samples(tmp_path, qcd=None, ttbar=None)
+
+    rates = rates_of_run(config, finished_stages(tmp_path))
+
+    assert rates.known is None
+    assert list(rates.reasons) == []
+
+
+def test_a_sample_that_was_renamed_after_ingest_is_the_reason_why_there_are_no_rates(
+    tmp_path: Path,
+) -> None:
     config = two_samples(tmp_path)
-    for index, sample in enumerate(config.samples):
-        config.samples[index] = sample.model_copy(update={"name": f"new-{sample.name}"})
+    config.samples[1] = config.samples[1].model_copy(update={"name": "new-ttbar"})
 
-    assert rates_of_run(config, finished_stages(tmp_path)) is None
+    rates = rates_of_run(config, finished_stages(tmp_path))
+
+    assert rates.known is None
+    old_name, new_name = rates.reasons
+    assert "sample ttbar was ingested, and is not in the config any more." in old_name
+    assert "Did you mean 'new-ttbar'?" in old_name
+    assert "ingest did not read new-ttbar of the config." in new_name
 
 
-def test_there_are_no_rates_if_an_ingested_sample_left_the_config(tmp_path: Path) -> None:
+def test_a_sample_that_left_the_config_is_the_reason_why_there_are_no_rates(
+    tmp_path: Path,
+) -> None:
     stages = finished_stages(tmp_path)
     for stage in stages.values():
         gone = {"name": "gone", "label": 0, "cross_section_pb": 7.0}
         stage.manifest.config["samples"].append(gone)
+    ingest_counters = stages["ingest"].manifest.counters
+    for counter in ("samples", "weights"):
+        ingest_counters[counter]["gone"] = ingest_counters[counter]["qcd"]
+    feature_counters = stages["features"].manifest.counters
+    for counter in ("samples", "weights", "normalisation"):
+        feature_counters[counter]["gone"] = feature_counters[counter]["qcd"]
 
-    assert rates_of_run(two_samples(tmp_path), stages) is None
+    rates = rates_of_run(two_samples(tmp_path), stages)
+
+    assert rates.known is None
+    (reason,) = rates.reasons
+    assert "sample gone was ingested, and is not in the config any more. Call it" in reason
+
+
+def test_an_offline_analysis_says_why_there_are_no_numbers_of_events(tmp_path: Path) -> None:
+    config = two_samples(tmp_path, features={"integrated_luminosity": 10.0})
+    config.samples[0] = config.samples[0].model_copy(update={"cross_section_pb": None})
+
+    (reason,) = rates_of_run(config, finished_stages(tmp_path)).reasons
+
+    assert reason.startswith("there are no numbers of events: the config has no cross_section_pb")
 
 
 def test_other_classes_than_those_of_the_features_are_refused(tmp_path: Path) -> None:
@@ -174,7 +225,7 @@ def test_other_classes_than_those_of_the_features_are_refused(tmp_path: Path) ->
     with pytest.raises(
         MissingInputError, match=r"made for the classes \['a', 'b'\].*pipeline features` first"
     ):
-        make_task(config, ["a", "b"], None, config.features, [])
+        make_task(config, ["a", "b"], SelectionRates(), config.features, [])
 
 
 def test_the_name_of_an_implied_signal_makes_nothing_stale(tmp_path: Path) -> None:
@@ -214,7 +265,7 @@ def test_the_evaluation_continues_without_trees_if_they_cannot_learn(
         config,
         Console(file=output, width=200),
         [network],
-        make_task(config, config.classes, None, config.features, []),
+        make_task(config, config.classes, SelectionRates(), config.features, []),
         [],
         tmp_path,
         reference=dataset,
@@ -319,5 +370,5 @@ def test_only_columns_and_classes_of_the_decorrelation_concern_the_evaluation(
     assert Evaluate().config_items(with_strength(2)) == items
     assert Evaluate().config_items(with_strength(1, "ht")) != items
     assert "train.decorrelate" not in Evaluate().config_items(config)
-    task = make_task(with_strength(1), config.classes, None, config.features, [])
+    task = make_task(with_strength(1), config.classes, SelectionRates(), config.features, [])
     assert (task.independent_of, task.independent_within) == (["met"], [0])

@@ -12,7 +12,7 @@ from models.evaluation.intervals import Efficiency
 from models.evaluation.rates import Rates
 from pipeline.config import Config
 from pipeline.reporting.cutflow import Step
-from pipeline.stages.evaluation_task import make_task, rates_of_cutflow
+from pipeline.stages.evaluation_task import SelectionRates, make_task, rates_of_cutflow
 
 #: Default luminosity of a trigger [1/(pb s)].
 PER_PB = 0.02
@@ -34,7 +34,7 @@ def config_of(folder: Path, samples: list[dict[str, Any]], classes: list[str]) -
 def rates_of_shares(config: Config, shares: dict[str, Efficiency]) -> Rates:
     """Rates of a selection that keeps these shares of the samples."""
     step = Step("selected", {}, {}, dict(shares))
-    rates = rates_of_cutflow(config, [step], FeatureSettings())
+    rates = rates_of_cutflow(config, [step], FeatureSettings()).known
     assert rates is not None
     return rates
 
@@ -52,7 +52,7 @@ def test_a_sample_of_negative_selected_weight_leaves_the_other_rates(
     shares["qcd_low"] = Efficiency(share, 0.0, 2e-5)
 
     rates = rates_of_shares(config, shares)
-    task = make_task(config, config.classes, rates, FeatureSettings(), [])
+    task = make_task(config, config.classes, SelectionRates(rates), FeatureSettings(), [])
 
     # The limit is that of the selection.
     assert rates.of_samples["qcd_low"] == pytest.approx((0.0, 1e6 * PER_PB * 2e-5))

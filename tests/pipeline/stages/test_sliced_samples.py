@@ -23,7 +23,7 @@ from models.evaluation.bootstrap import Replicas
 from models.evaluation.measurements import measure
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
-from pipeline.stages.evaluation_task import make_task
+from pipeline.stages.evaluation_task import SelectionRates, make_task
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def run_numbers(folder: Path, qcd_samples: list[dict[str, Any]]) -> RunNumbers:
 
     scored = scored_by_ht(events)
     replicas = Replicas(scored.labels, scored.samples, scored.weights, seed=1, num=100)
-    task = make_task(config, config.classes, rates, config.features, [])
+    task = make_task(config, config.classes, SelectionRates(rates), config.features, [])
     measured = measure(scored, None, replicas, task)
     steps = json.loads((features_folder / "cutflow.json").read_text())["classes"]
     cutflow = [step["columns"]["QCD"] for step in steps]
