@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 
 from rich.console import Console
 
 from features.columns import INPUT_COLUMNS
+from ingestion.conflicts import check_particles_of_training
 from ingestion.errors import EmptySampleError, group_messages
+from ingestion.file_info import HAS_PARTICLES, FileInfo, have_particles
 from ingestion.files import Inventory, find_input_files
 from ingestion.notes import notes
 from ingestion.settings import SampleSettings
 from models.networks.registry import NETWORKS, ModelName
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
+from pipeline.stages.data_events import find_data_files
 from pipeline.stages.train import check_settings_act
 from pipeline.terminal.progress import Bar
 from training.errors import TrainingError
@@ -23,7 +27,7 @@ from training.settings import OptimizerName, TrainSettings
 
 
 def validate(config: Config, console: Console) -> Iterator[str]:
-    """Check the config, and the input files as `ingest` will; yields lines for the terminal.
+    """Check the config, and files of samples and data as the stages will; yields lines of text.
 
     Errors are raised where they are found; the last line is yielded only for a valid config.
     """
@@ -42,13 +46,23 @@ def validate(config: Config, console: Console) -> Iterator[str]:
 
     # Simulated samples have no files before the stage `simulate` has run.
     samples = [sample for sample in config.samples if not simulated_processes(sample)]
-    files = yield from _find_files(config, samples, console)
+    find_sample_files = partial(
+        find_input_files, samples, config.ingest, needs_particles=config.features.particles
+    )
+    files = yield from _find_files(find_sample_files, samples, console)
     for sample in config.samples:
         classes = " or ".join(config.classes[label] for label in sample.labels)
         if sample in samples:
-            yield f"{sample.name}: {_sizes(sample, files)}, class {classes}"
+            infos = [info for info in files.infos if info.sample == sample.name]
+            sizes = _sizes(infos, f"sample '{sample.name}'")
+            yield f"{sample.name}: {sizes}, class {classes}"
         else:
             yield f"{sample.name}: made by simulate, class {classes}"
+    if config.evaluate.data:
+        data = yield from _find_files(partial(find_data_files, config), [], console)
+        yield f"evaluate.data: {_sizes(data.infos, 'evaluate.data')}"
+        # The samples are those of the training to come.
+        check_particles_of_training(data.infos, {HAS_PARTICLES: have_particles(files.infos)})
     yield f"signal: {' + '.join(signals)}"
     yield "the config is valid"
 
@@ -97,22 +111,21 @@ def _idle_networks(config: Config) -> Iterator[str]:
 
 
 def _find_files(
-    config: Config, samples: list[SampleSettings], console: Console
+    find: Callable[..., Inventory], samples: Sequence[SampleSettings], console: Console
 ) -> Generator[str, None, Inventory]:
-    """Find and open the input files of samples; yields notes about them, and returns the files.
+    """Find and open the files of samples or data; yields notes about them, and returns the files.
 
     As a generator with `yield from`, it hands its messages on even if it then raises.
+
+    Args:
+        find: Gets a function that takes messages, and `on_file`, as `find_input_files` does.
+        samples: The samples of the files, for notes; none for data.
+        console: Shows the progress.
     """
     messages: list[str] = []
     try:
         with Bar(console, "checking files", "files") as bar:
-            files = find_input_files(
-                samples,
-                config.ingest,
-                messages.append,
-                on_file=bar,
-                needs_particles=config.features.particles,
-            )
+            files = find(messages.append, on_file=bar)
     finally:
         yield from messages
     for message in group_messages((file.path, file.message) for file in files.bad):
@@ -122,13 +135,13 @@ def _find_files(
     return files
 
 
-def _sizes(sample: SampleSettings, files: Inventory) -> str:
-    """Return the numbers of files and entries of a sample, as text.
+def _sizes(infos: Sequence[FileInfo], origin: str) -> str:
+    """Return the numbers of files and entries, as text; `origin` is for the message.
 
     Raises:
         EmptySampleError: There are no entries.
     """
-    entries = [info.entries for info in files.infos if info.sample == sample.name]
+    entries = [info.entries for info in infos]
     if not sum(entries):
-        raise EmptySampleError(f"sample '{sample.name}': its files hold no entries. Check them.")
+        raise EmptySampleError(f"{origin}: its files hold no entries. Check them.")
     return f"{len(entries)} files, {sum(entries)} entries"

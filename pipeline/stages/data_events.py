@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from features.dataset import FeatureDataset
     from features.settings import FeatureSettings
     from ingestion.file_info import FileInfo
+    from ingestion.files import Inventory
     from ingestion.settings import IngestSettings, SampleSettings
     from models.evaluation.data_comparison import DataEvents
     from models.prediction import Candidate
@@ -43,29 +44,34 @@ def data_settings(ingest: IngestSettings) -> IngestSettings:
 
 
 def find_data_files(
-    config: Config, say: Callable[[str], None], *, known: Sequence[FileInfo] = ()
-) -> list[FileInfo]:
+    config: Config,
+    say: Callable[[str], None],
+    *,
+    known: Sequence[FileInfo] = (),
+    on_file: Callable[[int, int], None] | None = None,
+) -> Inventory:
     """Find and check the ROOT files of `evaluate.data`; the run reads these and no others.
 
     Args:
         config: The config.
         say: Called with notes about the files, such as those that are left for another run.
         known: Files that were checked before; an unchanged one is not opened again.
+        on_file: Called with the numbers of checked and of all files.
 
     Raises:
         hep_core.input_errors.InputFileError: A file is missing or cannot be read.
     """
     from ingestion.files import find_input_files
 
-    inventory = find_input_files(
+    return find_input_files(
         [_data_sample(config)],
         data_settings(config.ingest),
         say,
         strict=True,
         known={info.path: info for info in known},
+        on_file=on_file,
         needs_particles=config.features.particles,
     )
-    return inventory.infos
 
 
 def _data_sample(config: Config) -> SampleSettings:

@@ -108,9 +108,9 @@ class Evaluate(Stage):
         earlier_infos = files_read(current)
         # What another code or setting found in a file says nothing about it now.
         is_read_alike = current is not None and self._is_read_alike(config, current)
-        infos = find_data_files(config, say, known=earlier_infos if is_read_alike else [])
+        files = find_data_files(config, say, known=earlier_infos if is_read_alike else [])
         # An unchanged file keeps its digest and revision, so that it is the same input as before.
-        infos = carry_over_revisions(infos, earlier_infos)
+        infos = carry_over_revisions(files.infos, earlier_infos)
         return StageInputs(identities(infos), infos, [info._asdict() for info in infos])
 
     def _is_read_alike(self, config: Config, current: Version) -> bool:

@@ -1,16 +1,28 @@
-"""Checks of `validate` before it opens files."""
+"""Checks of `validate`: settings, and the files of samples and data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import SAMPLES, small_config
+from delphes_files import PARTICLE_BRANCHES, write_delphes
 from minimal_configs import MINIMAL
+from night_files import events
 from rich.console import Console
 
+from hep_core.input_errors import InputFileError
+from ingestion.errors import (
+    ConflictingFilesError,
+    EmptySampleError,
+    MissingBranchError,
+    MissingTreeError,
+    NoFilesError,
+)
 from pipeline.commands.validate import validate
-from pipeline.config import Config
+from pipeline.config import Config, load_config
 from training.errors import IdleSettingError, NoMatrixError
 
 
@@ -108,3 +120,70 @@ def test_muon_is_accepted_for_all_networks_of_the_package() -> None:
     )
 
     assert next(lines).startswith("note: notify")
+
+
+def lines_with_data(folder: Path, pattern: str, **settings: Any) -> list[str]:
+    """The lines of `validate` for the bundled samples beside these data."""
+    data = {"evaluate": {"data": [str(folder / pattern)]}}
+    config = load_config(str(small_config(folder, SAMPLES, **data, **settings)))
+    return list(validate(config, Console(quiet=True)))
+
+
+def test_the_data_are_counted_beside_the_samples(tmp_path: Path) -> None:
+    write_delphes(tmp_path / "data_1.root", events(500, 8))
+    write_delphes(tmp_path / "data_2.root", events(600, 4))
+
+    lines = lines_with_data(tmp_path, "data_*.root")
+
+    assert lines[-3] == "evaluate.data: 2 files, 12 entries"
+    assert lines[-1] == "the config is valid"
+
+
+def test_without_data_no_line_names_them(tmp_path: Path) -> None:
+    config = load_config(str(small_config(tmp_path, SAMPLES)))
+
+    lines = list(validate(config, Console(quiet=True)))
+
+    assert not [line for line in lines if "data" in line.partition(":")[0]]
+
+
+def test_data_files_of_a_mistyped_pattern_are_missing(tmp_path: Path) -> None:
+    write_delphes(tmp_path / "data.root", events(500, 8))
+
+    with pytest.raises(NoFilesError, match=r"no file matches .*dota.*data\.root"):
+        lines_with_data(tmp_path, "dota.root")
+
+
+def test_data_files_without_the_tree_are_refused(tmp_path: Path) -> None:
+    write_delphes(tmp_path / "data.root", events(500, 8), tree="Events")
+
+    with pytest.raises(MissingTreeError, match=r"data\.root"):
+        lines_with_data(tmp_path, "data.root")
+
+
+def test_data_files_without_a_needed_branch_are_refused(tmp_path: Path) -> None:
+    write_delphes(tmp_path / "data.root", events(500, 8), without=["MissingET.MET"])
+
+    with pytest.raises(MissingBranchError, match=r"data\.root"):
+        lines_with_data(tmp_path, "data.root")
+
+
+def test_a_bad_data_file_is_refused_where_those_of_samples_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "data.root").write_bytes(b"root" + bytes(200))
+
+    with pytest.raises(InputFileError, match=r"data\.root"):
+        lines_with_data(tmp_path, "data.root", ingest={"on_bad_file": "skip"})
+
+
+def test_data_without_entries_are_refused(tmp_path: Path) -> None:
+    write_delphes(tmp_path / "data.root", [])
+
+    with pytest.raises(EmptySampleError, match=r"evaluate\.data: its files hold no entries"):
+        lines_with_data(tmp_path, "data.root")
+
+
+def test_data_without_the_particles_of_the_samples_are_refused(tmp_path: Path) -> None:
+    write_delphes(tmp_path / "data.root", events(500, 8), without=PARTICLE_BRANCHES)
+
+    with pytest.raises(ConflictingFilesError, match=r"data\.root has no tracks"):
+        lines_with_data(tmp_path, "data.root", features={"particles": False})
