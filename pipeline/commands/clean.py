@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hep_core.storage import files_below, stats_of_files
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
-from pipeline.runs.own_folders import is_claimed
+from pipeline.runs.own_folders import is_claimed, unclaimed
 from pipeline.runs.store import StageStore
 from pipeline.runs.version_store import number_of
 from pipeline.stages.table import STAGE_OF
+
+#: Number of versions that are held at a time; each takes an open file.
+_HELD_AT_A_TIME: Final = 100
 
 
 class Removable(NamedTuple):
@@ -58,14 +61,15 @@ def clean(
         needed = _needed_folders(run_folder, stores, keep)
         if keep_unfinished:
             needed.update(_continuable_folders(stores))
-        # All folders are listed before the first is removed, since the newest versions tell which
-        # are old.
-        folders_by_store = [
-            (store, _removable_folders(run_folder, store, keep, needed)) for store in stores
-        ]
         removed = []
-        for store, folders in folders_by_store:
-            removed += _clean_store(run_folder, store, folders, dry_run=dry_run)
+        # A version comes before those that it was made from, so that they stay with it if a job
+        # claims it just now.
+        for store in reversed(stores):
+            for folders in _batches(_removable_folders(run_folder, store, keep, needed)):
+                with nullcontext(folders) if dry_run else unclaimed(folders) as held_folders:
+                    claimed_folders = [folder for folder in folders if folder not in held_folders]
+                    needed |= _with_sources(run_folder, stores, claimed_folders)
+                    removed += _clean_store(run_folder, store, held_folders, dry_run=dry_run)
         # Kernel outputs are no versions: `keep` does not apply, only the features in use count.
         removed += _clean_kernel_outputs(run_folder, dry_run=dry_run)
         freed_bytes = sum(version.freed_bytes for version in removed)
@@ -83,8 +87,7 @@ def _needed_folders(
     """Collect the folders of the versions that must stay, and of all versions they were made from.
 
     The start is what is in use, claimed by a running job, or one of the `keep` newest models of a
-    network, which a rollback may put in use. From each folder the walk follows the sources in its
-    manifest, `{stage: version}`, until it finds no new folder.
+    network, which a rollback may put in use.
     """
     to_visit = []
     for store in stores:
@@ -95,6 +98,18 @@ def _needed_folders(
         # A running job claims the folders that it reads or writes.
         complete = [store.folder / name for name in store.complete()]
         to_visit += filter(is_claimed, [*complete, *store.unfinished()])
+    return _with_sources(run_folder, stores, to_visit)
+
+
+def _with_sources(
+    run_folder: RunFolder, stores: Sequence[StageStore | Registry], folders: Collection[Path]
+) -> set[Path]:
+    """Return the folders of versions, and of all versions that they were made from.
+
+    From each folder the walk follows the sources in its manifest, `{stage: version}`, until it
+    finds no new folder.
+    """
+    to_visit = list(folders)
     store_by_folder = {store.folder: store for store in stores}
     needed: set[Path] = set()
     while to_visit:
@@ -148,12 +163,19 @@ def _removable_folders(
     return removable
 
 
+def _batches(folders: list[Path]) -> Iterator[list[Path]]:
+    """Yield folders in groups that can be held at a time; an empty group if there are none."""
+    for start in range(0, max(len(folders), 1), _HELD_AT_A_TIME):
+        yield folders[start : start + _HELD_AT_A_TIME]
+
+
 def _clean_store(
     run_folder: RunFolder, store: StageStore | Registry, folders: list[Path], *, dry_run: bool
 ) -> list[Removable]:
     """Remove version folders of a store, and the files on object storage that they alone use.
 
-    Nothing is removed with `dry_run`. The result names each folder, then each prefix on storage.
+    The caller holds the folders, so that nobody claims one. Nothing is removed with `dry_run`. The
+    result names each folder, then each prefix on storage.
     """
     versions = {folder: Removable(folder, _unshared_bytes(folder)) for folder in folders}
     stored_files = []

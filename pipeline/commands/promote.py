@@ -205,7 +205,7 @@ class _Promotion:
             return self._refused(f"it is in use already, as {current.name}")
         self._publish(digest, None)
         # The new version is in use by now.
-        own_folders.remove(current.folder)
+        own_folders.remove_unclaimed(current.folder)
         return self._promoted(f"files of {current.name}, the same model, were gone or changed")
 
     def _compare(

@@ -12,7 +12,7 @@ does not name is unused.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -112,11 +112,19 @@ class KernelOutputCache:
 
         `current` is the manifest of the version in use; None if there is none.
         """
-        for folder, paths in self.unused(current).items():
-            for path in paths:
-                path.unlink(missing_ok=True)
-            if all(path.name == own_folders.MARKER for path in folder.iterdir()):
-                own_folders.remove(folder)
+        unused = self.unused(current)
+        for folder in unused:
+            with own_folders.unclaimed([folder]) as unclaimed_folders:
+                if folder in unclaimed_folders:
+                    _remove_outputs(folder, unused[folder])
         # `rmdir` refuses a folder that still holds others.
         with contextlib.suppress(OSError):
             self._folder.rmdir()
+
+
+def _remove_outputs(folder: Path, paths: Collection[Path]) -> None:
+    """Remove some outputs of a folder, and the folder if it then holds none."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+    if all(path.name == own_folders.MARKER for path in folder.iterdir()):
+        own_folders.remove(folder)

@@ -156,4 +156,4 @@ class Registry(VersionStore[PromotedModel]):
         for name in self.promoted():
             folder = self.folder / name
             if number_of(name) > number_of(current.name) and self.may_remove(folder):
-                own_folders.remove(folder)
+                own_folders.remove_unclaimed(folder)

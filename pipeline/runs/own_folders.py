@@ -1,7 +1,9 @@
 """Folders that this code made. Each holds a marker file; only these folders are ever removed.
 
-A job claims the folders that it reads or writes by a lock on their markers. A command that runs
-beside others keeps a claim on every folder of a version that it resolves (`keeping_claims`).
+A job claims the folders that it reads or writes by a shared lock on their markers. A command that
+runs beside others keeps a claim on every folder of a version that it resolves (`keeping_claims`).
+A removal holds an exclusive lock from the check of the claims to its end (`unclaimed`): a job that
+claims a folder meanwhile waits, and then finds that it is gone.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def claimed(folders: Iterable[Path]) -> Iterator[None]:
     """Claim folders that a job reads or writes, so that nobody removes them meanwhile.
 
     A claim is a shared lock on the marker file of a folder, so several jobs can claim the same.
-    It ends with the block, or with the process.
+    It ends with the block, or with the process. A claim waits while a folder is being removed, so a
+    job reads what is there only after the claim.
     """
     with contextlib.ExitStack() as claims:
         for folder in folders:
@@ -98,20 +101,48 @@ def claim(folder: Path) -> None:
         claims.enter_context(claimed([folder]))
 
 
-def is_claimed(folder: Path) -> bool:
-    """Return whether a running job has claimed a folder.
+@contextlib.contextmanager
+def unclaimed(folders: Iterable[Path]) -> Iterator[list[Path]]:
+    """Hold folders that no job has claimed, so that none claims them during the block; yields them.
 
     An exclusive lock on the marker file is refused as long as a job holds a shared one. A folder
-    without a marker is not claimed.
+    without a marker is not claimed. Each folder takes one of the files that a process may open.
+    """
+    with contextlib.ExitStack() as locks:
+        unclaimed_folders = []
+        for folder in folders:
+            with contextlib.suppress(BlockingIOError):
+                _hold(folder, locks)
+                unclaimed_folders.append(folder)
+        yield unclaimed_folders
+
+
+def _hold(folder: Path, locks: contextlib.ExitStack) -> None:
+    """Lock the marker of a folder exclusively, if there is one and it can be locked.
+
+    Raises:
+        BlockingIOError: A job has claimed the folder.
     """
     try:
-        with (folder / MARKER).open("r+") as marker:
-            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        marker = locks.enter_context((folder / MARKER).open("r+"))
+        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        raise
     except OSError:
-        return False
-    return False
+        return
+
+
+def is_claimed(folder: Path) -> bool:
+    """Return whether a running job has claimed a folder."""
+    with unclaimed([folder]) as unclaimed_folders:
+        return not unclaimed_folders
+
+
+def remove_unclaimed(folder: Path) -> None:
+    """Remove a folder if it is ours and no job has claimed it; otherwise nothing happens."""
+    with unclaimed([folder]) as unclaimed_folders:
+        for unclaimed_folder in unclaimed_folders:
+            remove(unclaimed_folder)
 
 
 @contextlib.contextmanager

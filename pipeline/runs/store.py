@@ -163,7 +163,7 @@ class StageStore(VersionStore[Version]):
         if self.objects:
             # A version without its manifest names no files any more.
             self._remove_manifests(folders)
-            unused = self.unused_objects()
+            unused = self.unused_objects(without=folders)
             if unused:
                 # Copies of the run folder from before the removal still name these objects.
                 self.objects.renew_claim()
@@ -178,7 +178,8 @@ class StageStore(VersionStore[Version]):
         newer than all in the run folder, which another one must have written.
 
         Args:
-            without: Folders of versions that are treated as if they were removed.
+            without: Folders of versions that are treated as if they were removed. They are held
+                against claims, or nobody had claimed them.
 
         Returns:
             Sizes [bytes] by name of the version and path below the folder of the stage.
@@ -201,11 +202,12 @@ class StageStore(VersionStore[Version]):
         except RunFolderError:
             return {}
         newest_number = max(map(number_of, self.names()), default=0)
-        return {
-            name: sizes
-            for name, sizes in unused.items()
-            if number_of(name) <= newest_number and not is_claimed(self.folder / name)
-        }
+        removable = {}
+        for name, sizes in unused.items():
+            folder = self.folder / name
+            if number_of(name) <= newest_number and (folder in without or not is_claimed(folder)):
+                removable[name] = sizes
+        return removable
 
     def unused_kernel_outputs(self) -> dict[Path, list[Path]]:
         """Unused local kernel outputs, by folder; see `KernelOutputCache.unused`."""

@@ -254,15 +254,18 @@ class VersionStore(ABC, Generic[AnyVersion]):
 
     def remove_unfinished(self, *, keep: Collection[Path] = ()) -> None:
         """Remove version folders without a manifest, but for some to keep."""
-        self.remove(
-            [path for path in self.unfinished() if path not in keep and self.may_remove(path)]
-        )
+        removable = [
+            path for path in self.unfinished() if path not in keep and self.may_remove(path)
+        ]
+        with own_folders.unclaimed(removable) as unclaimed_folders:
+            self.remove(unclaimed_folders)
 
     def remove(
         self, folders: Collection[Path], *, on_removed: Callable[[Path], None] = lambda _: None
     ) -> None:
         """Remove versions that are ours; `on_removed` is called with each folder afterwards.
 
+        The caller holds them, so that nobody claims one meanwhile; see `own_folders.unclaimed`.
         All manifests come first, so that after a kill no half removed version counts as complete.
         """
         self._remove_manifests(folders)
@@ -271,7 +274,7 @@ class VersionStore(ABC, Generic[AnyVersion]):
             on_removed(folder)
 
     def discard(self, folder: Path) -> None:
-        """Remove a version that was just created; the next run removes what this cannot."""
+        """Remove a version that the caller just created; the next run removes what this cannot."""
         with contextlib.suppress(OSError, InputFileError, RunFolderError):
             self.remove([folder])
 

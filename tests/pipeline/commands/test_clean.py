@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Collection
+from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from disks import disk_at, fill
 from published_by_hand import example_manifest, example_model_manifest
 from rich.console import Console
 
+from pipeline.commands import clean as clean_module
 from pipeline.commands.clean import clean
 from pipeline.commands.promote import rollback
 from pipeline.config import load_config
@@ -173,7 +177,7 @@ def test_each_removal_is_logged_at_once(
         clean(run_folder, 1)
 
     # What the kill left is no version.
-    assert numbers(run_dir, "features") == ["0003"]
+    assert numbers(run_dir, "train") == ["0003"]
     events = removals_of_log(run_folder)
     assert [event["folder"] for event in events] == removed
     assert all(event["bytes"] > 1000 for event in events)
@@ -315,3 +319,60 @@ def test_a_rollback_orders_versions_by_number(run_folder: RunFolder, run_dir: Pa
     version_10000 = publish(registry, model="b", promoted=promoted)
 
     assert rollback(run_folder, "hlf") == (version_10000, version_9999)
+
+
+def test_a_version_that_is_claimed_after_the_check_of_claims_stays_with_its_sources(
+    run_folder: RunFolder, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_night, _ = run_night(run_dir), run_night(run_dir)
+    training = run_dir / "train" / first_night["train"]
+    list_removable = clean_module._removable_folders
+
+    with ExitStack() as reader:
+
+        def list_then_claim(*arguments: Any) -> list[Path]:
+            folders = list_removable(*arguments)
+            if training in folders:
+                reader.enter_context(claimed([training]))
+            return folders
+
+        with monkeypatch.context() as patch:
+            patch.setattr(clean_module, "_removable_folders", list_then_claim)
+            removed = clean(run_folder, 1)
+
+        assert (training / "data").exists()
+        assert [version.folder.parent.name for version in removed] == ["evaluate"]
+        for stage in ("ingest", "features", "train"):
+            assert numbers(run_dir, stage) == ["0001", "0002"]
+
+    clean(run_folder, 1)
+    assert numbers(run_dir, "train") == ["0002"]
+
+
+def test_a_claim_during_a_removal_waits_for_its_end(
+    run_folder: RunFolder, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_night, _ = run_night(run_dir), run_night(run_dir)
+    training = run_dir / "train" / first_night["train"]
+    seen: list[bool] = []
+
+    def read_version() -> None:
+        with claimed([training]):
+            seen.append((training / "data").exists())
+
+    reader = threading.Thread(target=read_version)
+    remove = StageStore.remove
+
+    def remove_beside_reader(store: StageStore, folders: Collection[Path], **options: Any) -> None:
+        if training in folders:
+            reader.start()
+            reader.join(0.3)
+            # Nothing is removed yet, but the reader cannot rely on it.
+            assert seen == []
+        remove(store, folders, **options)
+
+    monkeypatch.setattr(StageStore, "remove", remove_beside_reader)
+    clean(run_folder, 1)
+    reader.join()
+
+    assert seen == [False]

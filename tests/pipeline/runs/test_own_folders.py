@@ -118,3 +118,23 @@ def test_a_claim_is_kept_until_the_command_ends(ours: Path) -> None:
         assert own_folders.is_claimed(ours)
 
     assert not own_folders.is_claimed(ours)
+
+
+def test_only_folders_that_nobody_has_claimed_are_held(tmp_path: Path, ours: Path) -> None:
+    free = tmp_path / "free"
+    own_folders.make(free)
+
+    with own_folders.claimed([ours]), own_folders.unclaimed([ours, free]) as folders:
+        assert folders == [free]
+        assert own_folders.is_claimed(ours)
+    with own_folders.unclaimed([ours, free]) as folders:
+        assert folders == [ours, free]
+
+
+def test_a_folder_is_removed_only_if_nobody_has_claimed_it(ours: Path) -> None:
+    with own_folders.claimed([ours]):
+        own_folders.remove_unclaimed(ours)
+        assert (ours / "data").exists()
+
+    own_folders.remove_unclaimed(ours)
+    assert not ours.exists()
