@@ -101,7 +101,8 @@ class StageStore(VersionStore[Version]):
         """Publish a finished version: flush its files to disk, write its manifest, set the pointer.
 
         A kill before the last step leaves the earlier version in use. Copies of the run folder from
-        before the commit do not know the version, so the commit renews the claim on the storage.
+        before the manifest do not know the version, so the commit renews the claim on the storage:
+        before it, also for a kill just after the manifest, and after it, for copies from between.
 
         Args:
             folder: The version folder.
@@ -112,7 +113,8 @@ class StageStore(VersionStore[Version]):
             taken_over_parts: Folders of files that the version in use wrote.
 
         Raises:
-            StorageInUseError: Another run folder has claimed the storage since `create`.
+            StorageInUseError: Another run folder has claimed the storage since `create`, or at this
+                moment.
         """
         outputs = written_files(
             folder,
@@ -124,7 +126,10 @@ class StageStore(VersionStore[Version]):
             outputs += self.objects.written(folder.name, digests or {})
             outputs += taken_over
             self.objects.renew_claim()
-        return self.publish(folder, manifest, outputs)
+        version = self.publish(folder, manifest, outputs)
+        if self.objects:
+            self.objects.renew_claim()
+        return version
 
     def _earlier_files(self, copied_parts: Collection[str]) -> EarlierFiles:
         """Return the local files of the version in use, which a new version may share.

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 from published_by_hand import example_manifest
@@ -17,6 +18,7 @@ from pipeline.runs import object_store
 from pipeline.runs.object_store import ObjectStore
 from pipeline.runs.own_folders import MARKER
 from pipeline.runs.store import StageStore
+from pipeline.runs.version import Version
 
 
 def test_the_footers_of_files_on_object_storage_are_read_together(
@@ -217,6 +219,27 @@ def test_a_commit_and_a_removal_leave_earlier_copies_behind(
     copy = StageStore(tmp_path / "run", "ingest", storage=storage)
     copy.remove([tmp_path / "run" / "ingest" / folder.name for folder in folders])
     assert (storage / "ingest" / folders[1].name / "part.parquet").exists()
+
+
+def test_a_copy_from_within_a_commit_is_left_behind(
+    tmp_path: Path, storage: Path, store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows the token of the commit, and the new version has no manifest there yet."""
+    make_version(store, "a" * 8)
+    publish = StageStore.publish
+
+    def copy_then_publish(store: StageStore, *arguments: Any) -> Version:
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        return publish(store, *arguments)
+
+    monkeypatch.setattr(StageStore, "publish", copy_then_publish)
+    new_folder = make_version(store, "b" * 8)
+
+    swap(tmp_path / "run", tmp_path / "copy")
+    copy = StageStore(tmp_path / "run", "ingest", storage=storage)
+    assert [folder.name for folder in copy.unfinished()] == [new_folder.name]
+    copy.remove_unfinished()
+    assert (storage / "ingest" / new_folder.name / "part.parquet").exists()
 
 
 def test_objects_of_a_version_newer_than_all_in_the_run_folder_are_not_unused(
