@@ -26,8 +26,12 @@ def main() -> None:
     """Answer until there are no more questions; what Airflow logs goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    for name in imported(Path(sys.argv[1])):
-        importlib.import_module(name)
+    folder = Path(sys.argv[1]).parent
+    # Airflow does so with its folder of DAGs.
+    sys.path.append(str(folder))
+    for path in folder.glob("*.py"):
+        for name in imported(path):
+            importlib.import_module(name)
     for line in sys.stdin:
         question = json.loads(line)
         os.environ.clear()
@@ -93,7 +97,8 @@ def imported(path: Path) -> list[str]:
 
 
 def load(path: str) -> ModuleType:
-    """A file as a module."""
+    """A file as a module, which imports the one beside it anew."""
+    sys.modules.pop("hep_pipeline_tasks", None)
     spec = importlib.util.spec_from_file_location("dag_file", path)
     assert spec is not None
     assert spec.loader is not None

@@ -24,6 +24,8 @@ from ranks import processes_of
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ROOT / "pipeline" / "airflow"
 DAG_FILE = DAGS / "hep_pipeline_dag.py"
+#: The file of the DAG, and the module that it imports.
+DAG_FILES = (DAG_FILE, DAGS / "hep_pipeline_tasks.py")
 DAG_ID = "hep_pipeline"
 PAGE = ROOT / "docs" / "operations.md"
 #: A site's policy: a task is tried again soon.
