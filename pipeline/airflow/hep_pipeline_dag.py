@@ -1,13 +1,15 @@
 """The pipeline as an Airflow DAG (Airflow 3): one task for each command that a person types.
 
+Another task, `announce`, tells other DAGs that another model is in use.
+
 Airflow lives in an environment of its own (`make airflow-setup`), so this file, and
 `hep_pipeline_tasks.py` beside it, import nothing of the pipeline. The tasks exchange no data: each
 finds in the run folder what the earlier ones left there.
 
 **Which files.** A run of the schedule, or by hand, takes all files that are there. A backfill, or a
 run by hand with `until`, takes the files from before its end. It works in a run folder of its own
-(`<run_dir>-until/<end>`), and neither simulates, promotes nor tracks. So no way to start a run
-removes anything from the events that the run folder has.
+(`<run_dir>-until/<end>`), and neither simulates, promotes, announces nor tracks. So no way to start
+a run removes anything from the events that the run folder has.
 
 **Colours.** Skipped: there was nothing to do, or no files have come. Up for reschedule: it waits
 for files, or for another run that holds the run folder, and occupies no slot. Failed: the last
@@ -36,7 +38,7 @@ import os
 from typing import Any, Final
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, chain
-from hep_pipeline_tasks import MODEL_IN_USE, StageTask, Task
+from hep_pipeline_tasks import Announcement, StageTask, Task
 
 #: The tasks in their order. With `--exit-code` a command ends with 99 if there was nothing to do.
 TASKS: Final = (
@@ -156,12 +158,9 @@ with DAG(
     },
     tags=["hep"],
 ) as dag:
-    stage_tasks = [
-        StageTask(
-            task=task,
-            outlets=[MODEL_IN_USE] if task.name == "promote" else [],
-            **pool_options(task.name),
-        )
-        for task in TASKS
-    ]
-    chain(*stage_tasks)
+    stage_tasks = {task.name: StageTask(task=task, **pool_options(task.name)) for task in TASKS}
+    chain(*stage_tasks.values())
+    chain(
+        stage_tasks["promote"],
+        Announcement(trigger_rule="all_done", **pool_options("announce")),
+    )

@@ -10,14 +10,15 @@ import datetime as dt
 import json
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
-from airflow.sdk import Asset, AssetAlias, BaseSensorOperator
+from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-#: Announces that a model was promoted, for DAGs that use it.
+#: Announces which models are in use, for DAGs that use them.
 MODEL_IN_USE: Final = AssetAlias("hep_model_in_use")
 #: Tasks that a parameter of their name can switch off, and that runs with an end skip.
 OPTIONAL: Final = {"simulate", "promote", "track"}
@@ -62,10 +63,8 @@ class StageTask(BaseSensorOperator):
     def poke(self, context: Any) -> bool:
         """Run the command; returns True if it is done, and False if it must be started again later.
 
-        A promotion also announces the asset of the model in use, for other DAGs.
-
         Args:
-            context: What Airflow knows of this run: parameters, dates, assets.
+            context: What Airflow knows of this run, such as parameters and dates.
 
         Raises:
             AirflowSkipException: There was nothing to do.
@@ -79,11 +78,6 @@ class StageTask(BaseSensorOperator):
         if self._must_wait(exit_code, params):
             return False
         self._raise_failure(exit_code)
-        if self.task.name == "promote":
-            events = context["outlet_events"][MODEL_IN_USE]
-            run_dir = run_dir_of(params["config"])
-            details = {"config": params["config"], "run_dir": str(run_dir)}
-            events.add(Asset((run_dir / "registry").as_uri()), extra=details)
         return True
 
     def on_kill(self) -> None:
@@ -187,6 +181,58 @@ class StageTask(BaseSensorOperator):
             )
 
 
+class Announcement(BaseOperator):
+    """An event of `MODEL_IN_USE`, if a network has another model in use than the last event says.
+
+    It is a task of its own, since Airflow keeps the events of a task only if the task succeeds. A
+    promotion that fails may have put some of the networks in use before.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Make the task; `options` are those of each Airflow task."""
+        super().__init__(
+            task_id="announce",
+            doc_md="Tells other DAGs that another model is in use.",
+            # The earlier events are input.
+            inlets=[MODEL_IN_USE],
+            outlets=[MODEL_IN_USE],
+            **options,
+        )
+
+    def execute(self, context: Any) -> None:
+        """Compare the models in use with those of the last event, and add an event.
+
+        Args:
+            context: What Airflow knows of this run: parameters, dates, events.
+
+        Raises:
+            AirflowSkipException: No other model is in use, or the run has an end for its files.
+            AirflowFailException: The models cannot be read, also by another try.
+            AirflowException: The models cannot be read; another try may help.
+        """
+        config, until = context["params"]["config"], end_of_files(context)
+        if until is not None:
+            raise AirflowSkipException(f"announce: this run is of {until}")
+        run_dir = run_dir_of(config)
+        registry = Asset((run_dir / "registry").as_uri())
+        models = models_in_use(config)
+        announced = models_announced(context["inlet_events"][MODEL_IN_USE], registry)
+        if not models.items() - announced.items():
+            raise AirflowSkipException("announce: no other model is in use than announced")
+        details = {"config": config, "run_dir": str(run_dir), "models": models}
+        context["outlet_events"][MODEL_IN_USE].add(registry, extra=details)
+
+
+def models_announced(events: Iterable[Any], registry: Asset) -> dict[str, str]:
+    """Return the models by network that the last event of a registry names; none without one."""
+    models: dict[str, str] = {}
+    for event in events:
+        if event.asset.uri == registry.uri:
+            # Events of earlier releases name no models.
+            models = event.extra.get("models", {})
+    return models
+
+
 def end_of_files(context: Any) -> dt.datetime | None:
     """Return the time before which a run takes files, in UTC; None if it takes all.
 
@@ -204,12 +250,28 @@ def end_of_files(context: Any) -> dt.datetime | None:
 
 
 def run_dir_of(config: str) -> Path:
-    """Return the run folder that a config names; the command `config` prints it.
+    """Return the run folder that a config names."""
+    return pipeline_dir() / output("config", config)["run_dir"]["value"]
+
+
+def models_in_use(config: str) -> dict[str, str]:
+    """Return the version in use of each network; networks with a damaged registry are left out."""
+    models = output("status", config)["in_use"]
+    return {
+        network: model["version"]
+        for network, model in models.items()
+        if model is not None and model["version"] is not None
+    }
+
+
+def output(name: str, config: str) -> Any:
+    """Return what a command of the pipeline prints as JSON.
 
     Raises:
         AirflowFailException: The config is wrong, or the interpreter does not exist.
+        AirflowException: It fails otherwise; another try may help.
     """
-    command = [python(), "-m", "pipeline", "config", "--json", "--config", config]
+    command = [python(), "-m", "pipeline", name, "--json", "--config", config]
     try:
         result = subprocess.run(
             command,
@@ -223,9 +285,13 @@ def run_dir_of(config: str) -> Path:
         raise AirflowFailException(
             f"{command[0]} cannot be started in {pipeline_dir()}: {cause}"
         ) from cause
-    if result.returncode != 0:
-        raise AirflowFailException(f"{config}: {result.stderr.strip()}")
-    return pipeline_dir() / json.loads(result.stdout)["run_dir"]["value"]
+    # If files are damaged, `status` ends with exit code 1, but prints what it knows.
+    if not result.stdout:
+        message = f"{name} ended with exit code {result.returncode}: {result.stderr.strip()}"
+        if result.returncode in PERMANENT:
+            raise AirflowFailException(message)
+        raise AirflowException(message)
+    return json.loads(result.stdout)
 
 
 def pipeline_dir() -> Path:

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -44,7 +45,8 @@ def answer(path: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
     Args:
         path: The DAG file.
-        runs: Each with `task`, and perhaps `run_type`, `params`, `waited` (seconds).
+        runs: Each with `task`, and perhaps `run_type`, `params`, `waited` (seconds), and `events`
+            (pairs of address and details), which the asset has already.
     """
     cpu_time_before = time.process_time()
     try:
@@ -111,11 +113,11 @@ class Events:
     """The events of an asset alias."""
 
     def __init__(self) -> None:
-        self.uris: list[str] = []
+        self.added: list[tuple[str, dict[str, Any]]] = []
 
-    def add(self, asset: Any, extra: dict[str, Any]) -> None:  # noqa: ARG002 - the signature of Airflow's own
-        """Keep the address."""
-        self.uris.append(asset.uri)
+    def add(self, asset: Any, extra: dict[str, Any]) -> None:
+        """Keep the address and the details."""
+        self.added.append((asset.uri, extra))
 
 
 def end_of(
@@ -125,9 +127,13 @@ def end_of(
     run_type: str = "scheduled",
     params: dict[str, Any] | None = None,
     waited: float = 0,
+    events: Sequence[tuple[str, dict[str, Any]]] = (),
 ) -> dict[str, Any]:
     """Run a task here, without a scheduler: the name of what it raised, and what it announced."""
     operator = dag.get_task(task)
+    earlier = [
+        SimpleNamespace(asset=SimpleNamespace(uri=uri), extra=extra) for uri, extra in events
+    ]
     announced: dict[Any, Events] = defaultdict(Events)
     begun = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=waited)
     context = {
@@ -135,6 +141,7 @@ def end_of(
         "dag_run": SimpleNamespace(run_type=run_type, data_interval_end=END, run_after=END),
         "ti": SimpleNamespace(get_first_reschedule_date=lambda _: begun),
         "outlet_events": announced,
+        "inlet_events": dict.fromkeys(operator.inlets, earlier),
     }
     operator.soft_fail = False
     try:
@@ -142,8 +149,8 @@ def end_of(
         message = "done"
     except Exception as error:  # noqa: BLE001 - its name is the answer
         message = f"{type(error).__name__}: {error}"
-    assets = {alias.name: events.uris for alias, events in announced.items()}
-    return {"end": message, "assets": assets}
+    added = {alias.name: events.added for alias, events in announced.items()}
+    return {"end": message, "events": added}
 
 
 if __name__ == "__main__":

@@ -38,13 +38,19 @@ INGEST = ["-m", "pipeline", "ingest", "--exit-code", "--config", "demo"]
 
 
 def write_interpreter(folder: Path, exit_codes: dict[str, int]) -> Path:
-    """Write an interpreter that records its calls, and ends with given exit codes."""
+    """Write an interpreter that records its calls, and ends with given exit codes.
+
+    Its `status` prints the file `in_use.json`, if there is one, as the models in use.
+    """
     path = folder / "interpreter"
     path.write_text(
         f"#!{sys.executable}\n"
         "import json, os, sys\n"
         "if sys.argv[3] == 'config':\n"
         f"    sys.exit(print(json.dumps({{'run_dir': {{'value': {RUN_DIR!r}}}}})))\n"
+        f"in_use = {str(folder / 'in_use.json')!r}\n"
+        "if sys.argv[3] == 'status' and os.path.exists(in_use):\n"
+        "    print(json.dumps({'in_use': json.load(open(in_use))}))\n"
         f"with open({str(folder / 'calls.jsonl')!r}, 'a') as file:\n"
         "    print(json.dumps({'words': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd()}), file=file)\n"
         f"sys.exit({exit_codes!r}.get(sys.argv[3], 0))\n"
@@ -156,11 +162,12 @@ def test_the_file_loads_quickly_and_imports_nothing_of_ours(default_dag: Any) ->
 def test_each_task_follows_the_one_before_it(default_dag: Any) -> None:
     upstream = {name: task["after"] for name, task in default_dag["tasks"].items()}
 
-    assert upstream == {"simulate": []} | {
+    assert upstream == {"simulate": [], "announce": ["promote"]} | {
         name: [previous] for previous, name in itertools.pairwise(ORDER)
     }
-    # What had nothing to do stops nothing; what failed does.
-    assert values_of_tasks(default_dag, "rule") == {"none_failed"}
+    # What had nothing to do stops nothing; what failed does, but no announcement.
+    rules = {name: task["rule"] for name, task in default_dag["tasks"].items()}
+    assert rules == dict.fromkeys(ORDER, "none_failed") | {"announce": "all_done"}
     assert values_of_tasks(default_dag, "retries") == {2}
     assert default_dag["max_active_runs"] == 1
     assert default_dag["catchup"] is False
@@ -201,7 +208,7 @@ def test_pools_say_how_many_tasks_run_at_once(make_site: MakeSite, default_dag: 
     dag = make_site(HEP_PIPELINE_CPU_POOL="cores", HEP_PIPELINE_GPU_POOL="gpus").dag()
 
     pools = {name: task["pool"] for name, task in dag["tasks"].items()}
-    assert pools == dict.fromkeys(ORDER, "cores") | {"train": "gpus"}
+    assert pools == dict.fromkeys([*ORDER, "announce"], "cores") | {"train": "gpus"}
     assert values_of_tasks(dag, "together") == {None}
     # Where there is none, no two of a task run.
     assert values_of_tasks(default_dag, "pool") == {"default_pool"}
@@ -243,11 +250,11 @@ def test_a_run_with_an_end_leaves_files_out_in_a_folder_of_its_own(
     make_site: MakeSite, tmp_path: Path, run: dict[str, Any], folder_name: str, until: str
 ) -> None:
     site = make_site()
-    tasks = ("ingest", "simulate", "promote", "track")
+    tasks = ("ingest", "simulate", "promote", "announce", "track")
 
     ends = site.ends(*[{"task": task, **run} for task in tasks])
 
-    assert exceptions(ends) == ["done", *["AirflowSkipException"] * 3]
+    assert exceptions(ends) == ["done", *["AirflowSkipException"] * 4]
     (call,) = site.calls()
     run_dir = f"{tmp_path / RUN_DIR}-until/{folder_name}"
     overrides = [f"run_dir={run_dir}", "storage=null", f"ingest.until={until}"]
@@ -292,17 +299,63 @@ def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:
     assert ends[1] == f"AirflowFailException: {message}"
 
 
-def test_a_promotion_is_announced_and_a_stage_that_was_up_to_date_is_skipped(
-    make_site: MakeSite, tmp_path: Path
-) -> None:
+def test_a_stage_that_was_up_to_date_is_skipped(make_site: MakeSite) -> None:
     site = make_site(exit_codes={"report": 99})
 
-    report, promotion = site.dag({"task": "report"}, {"task": "promote"})["ends"]
+    ends = site.ends({"task": "report"})
 
-    assert report["end"] == "AirflowSkipException: report: there was nothing to do"
-    assert report["assets"] == {}
-    registry = (tmp_path / RUN_DIR / "registry").as_uri()
-    assert promotion == {"end": "done", "assets": {"hep_model_in_use": [registry]}}
+    assert ends == ["AirflowSkipException: report: there was nothing to do"]
+
+
+@pytest.mark.parametrize(
+    ("announced", "is_added"),
+    [
+        ([], True),
+        ([{"hlf": "0001-aa"}], True),
+        ([{"hlf": "0002-bb"}], False),
+        ([{"hlf": "0002-bb", "cnn": "0001-cc"}], False),
+        # The model was rolled back since.
+        ([{"hlf": "0002-bb"}, {"hlf": "0003-dd"}], True),
+    ],
+    ids=["first", "promoted", "unchanged", "other damaged", "rolled back"],
+)
+def test_models_in_use_are_announced_unless_the_last_event_names_them(
+    make_site: MakeSite, tmp_path: Path, announced: list[dict[str, str]], is_added: bool
+) -> None:
+    # Damage is an error of `status`.
+    site = make_site(exit_codes={"status": 1})
+    in_use = {"hlf": {"version": "0002-bb"}, "cnn": {"version": None}, "particles": None}
+    (tmp_path / "in_use.json").write_text(json.dumps(in_use))
+    run_dir = tmp_path / RUN_DIR
+    registry = (run_dir / "registry").as_uri()
+    details = {"config": "demo", "run_dir": str(run_dir)}
+    events = [(registry, {**details, "models": models}) for models in announced]
+    # An event of another run folder, and one of an earlier release.
+    others = [((tmp_path / "registry").as_uri(), {"models": {"hlf": "0002-bb"}})]
+    others += [(registry, details)]
+
+    (end,) = site.dag({"task": "announce", "events": [*others, *events]})["ends"]
+
+    if is_added:
+        added = [[registry, {**details, "models": {"hlf": "0002-bb"}}]]
+        assert end == {"end": "done", "events": {"hep_model_in_use": added}}
+    else:
+        message = "announce: no other model is in use than announced"
+        assert end == {"end": f"AirflowSkipException: {message}", "events": {}}
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "exception"), [(1, "AirflowException"), (2, "AirflowFailException")]
+)
+def test_models_in_use_that_cannot_be_read_are_no_announcement(
+    make_site: MakeSite, exit_code: int, exception: str
+) -> None:
+    site = make_site(exit_codes={"status": exit_code})
+
+    (end,) = site.dag({"task": "announce"})["ends"]
+
+    message = f"{exception}: status ended with exit code {exit_code}: "
+    assert end == {"end": message, "events": {}}
 
 
 def test_values_reach_the_commands_untouched(make_site: MakeSite, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_click_takes_what_came_today(site: Site) -> None:
     # The page fills in now as logical date: of a daily schedule, an interval that ended last
     # midnight.
     assert site.ends("click") == dict.fromkeys(ALWAYS_SKIPPED, "skipped") | dict.fromkeys(
-        (*STAGES, "promote"), "success"
+        (*STAGES, "promote", "announce"), "success"
     )
     assert ingested(site.run_dir) == [{*ARRIVALS[1], *ARRIVALS[2], *TODAY}]
     assert Registry(site.run_dir, "hlf").current() is not None
@@ -220,7 +220,7 @@ def test_where_no_files_came_a_run_is_skipped_and_not_failed(site: Site) -> None
 
 def test_a_backfill_has_what_its_day_had_and_touches_nothing_else(site: Site) -> None:
     assert site.ends("backfill") == dict.fromkeys(
-        {*ALWAYS_SKIPPED, "promote"}, "skipped"
+        {*ALWAYS_SKIPPED, "promote", "announce"}, "skipped"
     ) | dict.fromkeys(STAGES, "success")
     own_value = site.run_dir.with_name("run-until") / "2025-03-03T000000Z"
     assert ingested(own_value) == [{*ARRIVALS[1], *ARRIVALS[2]}]
@@ -230,9 +230,13 @@ def test_a_backfill_has_what_its_day_had_and_touches_nothing_else(site: Site) ->
 
 
 def test_a_promotion_announces_the_registry_of_the_run_folder(site: Site) -> None:
-    query = "select uri from asset_event join asset on asset.id = asset_id"
+    query = "select uri, asset_event.extra from asset_event join asset on asset.id = asset_id"
 
-    assert site.home.rows(query) == [((site.run_dir / "registry").as_uri(),)]
+    ((uri, details),) = site.home.rows(query)
+    model = Registry(site.run_dir, "hlf").current()
+    assert model is not None
+    assert uri == (site.run_dir / "registry").as_uri()
+    assert json.loads(details)["models"] == {"hlf": model.name}
 
 
 def test_the_web_page_is_of_this_machine_only(site: Site) -> None:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2400)]
 #: Ends of the nights of the backfill, as names of run folders.
 NIGHTS: Final = ("2025-03-02T000000Z", "2025-03-03T000000Z")
 STAGES: Final = ("ingest", "features", "gridsearch", "train", "evaluate", "export", "report")
-SKIPPED: Final = {"simulate", "promote", "track", "clean"}
+SKIPPED: Final = {"simulate", "promote", "announce", "track", "clean"}
 #: How long the API server is silent [s]. Without the settings of the page, Airflow gives a task up
 #: after about 30 s.
 SILENT_SECONDS: Final = 45

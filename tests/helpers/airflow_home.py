@@ -88,7 +88,13 @@ class AirflowHome:
 
     def command(self, *arguments: str, seconds: float = 480) -> str:
         """`airflow ...` to its end; returns what it said."""
-        completed = subprocess.run(
+        completed = self.finish(*arguments, seconds=seconds)
+        assert completed.returncode == 0, completed.stdout[-8000:] + completed.stderr[-4000:]
+        return completed.stdout
+
+    def finish(self, *arguments: str, seconds: float = 480) -> subprocess.CompletedProcess[str]:
+        """Run `airflow ...` to its end, which may be a failure."""
+        return subprocess.run(
             [self.python.parent / "airflow", *arguments],
             env=self.env,
             cwd=self.folder,
@@ -97,8 +103,6 @@ class AirflowHome:
             check=False,
             timeout=seconds,
         )
-        assert completed.returncode == 0, completed.stdout[-8000:] + completed.stderr[-4000:]
-        return completed.stdout
 
     def start_standalone(self) -> subprocess.Popen[bytes]:
         """`airflow standalone`, which is all of Airflow: end it with `end`."""
