@@ -38,33 +38,37 @@ import os
 from typing import Any, Final
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, chain
-from hep_pipeline_tasks import Announcement, StageTask, Task
+from hep_pipeline_tasks import Announcement, Command, CommandTask
 
-#: The tasks in their order. With `--exit-code` a command ends with 99 if there was nothing to do.
-TASKS: Final = (
-    Task(
+#: The commands in their order. With `--exit-code` a command ends with 99 if there was nothing to do.
+COMMANDS: Final = (
+    Command(
         "simulate",
         ("--if-wanted", "--exit-code"),
         "Makes events; skipped in a backfill, and unless the config names processes.",
     ),
-    Task("ingest", ("--exit-code",), "Waits for files, then reads those that are new or changed."),
-    Task("features", ("--exit-code",), "Computes, splits and mixes the features."),
-    Task(
+    Command(
+        "ingest", ("--exit-code",), "Waits for files, then reads those that are new or changed."
+    ),
+    Command("features", ("--exit-code",), "Computes, splits and mixes the features."),
+    Command(
         "gridsearch",
         ("--if-wanted", "--exit-code"),
         "Tries perceptrons by cross-validation; skipped unless `model.hlf.from_gridsearch` is set.",
     ),
-    Task("train", ("--exit-code",), "Trains the networks, or continues a training."),
-    Task("evaluate", ("--exit-code",), "Predicts the test split: metrics and plots."),
-    Task("export", ("--exit-code",), "Writes the networks as ONNX, checked."),
-    Task("report", ("--exit-code",), "Writes one HTML page; the log says where."),
-    Task("promote", ("--exit-code",), "Puts a network in use if it is better on the same events."),
-    Task("track", (), "Logs the networks to MLflow; skipped unless `track` is set."),
-    Task("clean", (), "Removes old versions that nothing needs; skipped without `keep`."),
+    Command("train", ("--exit-code",), "Trains the networks, or continues a training."),
+    Command("evaluate", ("--exit-code",), "Predicts the test split: metrics and plots."),
+    Command("export", ("--exit-code",), "Writes the networks as ONNX, checked."),
+    Command("report", ("--exit-code",), "Writes one HTML page; the log says where."),
+    Command(
+        "promote", ("--exit-code",), "Puts a network in use if it is better on the same events."
+    ),
+    Command("track", (), "Logs the networks to MLflow; skipped unless `track` is set."),
+    Command("clean", (), "Removes old versions that nothing needs; skipped without `keep`."),
 )
 
 
-def flag(variable: str) -> bool:
+def read_flag(variable: str) -> bool:
     """Return the value of a variable that is yes or no; no if it is not set."""
     value = os.environ.get(variable, "no").strip().lower()
     if value in {"yes", "true", "on", "1"}:
@@ -74,7 +78,7 @@ def flag(variable: str) -> bool:
     raise ValueError(f"{variable}={value}: write yes or no")
 
 
-def schedule() -> CronDataIntervalTimetable | None:
+def make_schedule() -> CronDataIntervalTimetable | None:
     """Return the schedule of the runs, intervals without gaps; None for runs by hand only.
 
     A bare cron expression may mean points in time or intervals, as a site sets it; this class fixes
@@ -84,7 +88,7 @@ def schedule() -> CronDataIntervalTimetable | None:
     return None if expression == "none" else CronDataIntervalTimetable(expression, timezone="UTC")
 
 
-def dag_params() -> dict[str, Param]:
+def make_params() -> dict[str, Param]:
     """Return the parameters of the Trigger button, with the defaults of a scheduled run."""
     keep = os.environ.get("HEP_PIPELINE_KEEP")
     return {
@@ -103,7 +107,9 @@ def dag_params() -> dict[str, Param]:
         ),
         "promote": Param(True, type="boolean", description="Put a better network in use."),
         "track": Param(
-            flag("HEP_PIPELINE_TRACK"), type="boolean", description="Log each training to MLflow."
+            read_flag("HEP_PIPELINE_TRACK"),
+            type="boolean",
+            description="Log each training to MLflow.",
         ),
         "keep": Param(
             int(keep) if keep else None,
@@ -140,13 +146,13 @@ with DAG(
     dag_id="hep_pipeline",
     description="ROOT files to trained, evaluated and promoted trigger classifiers",
     doc_md=__doc__,
-    schedule=schedule(),
+    schedule=make_schedule(),
     # Airflow makes no tasks for a run before this date, and calls that a success. Intervals since
     # then are not caught up.
     start_date=dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
     catchup=False,
     max_active_runs=1,
-    params=dag_params(),
+    params=make_params(),
     default_args={
         "owner": "hep",
         "retries": 2,
@@ -158,9 +164,12 @@ with DAG(
     },
     tags=["hep"],
 ) as dag:
-    stage_tasks = {task.name: StageTask(task=task, **pool_options(task.name)) for task in TASKS}
-    chain(*stage_tasks.values())
+    command_tasks = {
+        command.name: CommandTask(command=command, **pool_options(command.name))
+        for command in COMMANDS
+    }
+    chain(*command_tasks.values())
     chain(
-        stage_tasks["promote"],
+        command_tasks["promote"],
         Announcement(trigger_rule="all_done", **pool_options("announce")),
     )

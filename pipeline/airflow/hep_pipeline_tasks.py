@@ -27,36 +27,39 @@ PERMANENT: Final = {
     2: "the command line or the config is wrong",
     3: "this is a bug of the pipeline",
 }
-#: Exit codes that are no failures: there was nothing to do; another run holds the run folder; the
-#: input does not exist yet.
-IDLE, IN_USE, NOT_THERE = 99, 75, 66
+#: Exit code if there was nothing to do.
+NOTHING_TO_DO: Final = 99
+#: Exit code if another run holds the run folder, or a Spark cluster does not answer.
+MAY_PASS: Final = 75
+#: Exit code if the input does not exist yet.
+NOT_THERE_YET: Final = 66
 SECONDS_PER_HOUR: Final = 3600
 #: The checkout of this file, also if Airflow finds the file by a link.
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 
-class Task(NamedTuple):
-    """A command of the pipeline as a task."""
+class Command(NamedTuple):
+    """A command of the pipeline that is a task."""
 
     name: str
-    """The command, and the name of the task."""
+    """The command, and the name of its task."""
     options: tuple[str, ...]
     """Its options on the command line."""
     doc: str
     """Its description on the page of Airflow."""
 
 
-class StageTask(BaseSensorOperator):
+class CommandTask(BaseSensorOperator):
     """A command of the pipeline in its own interpreter; no shell reads its words.
 
     It is a sensor, a task that Airflow asks again and again whether it is done. Where the command
     must wait, Airflow starts it again later, and nothing is occupied meanwhile.
     """
 
-    def __init__(self, *, task: Task, **options: Any) -> None:
+    def __init__(self, *, command: Command, **options: Any) -> None:
         """Make the task; `options` are those of each Airflow task."""
-        super().__init__(task_id=task.name, mode="reschedule", doc_md=task.doc, **options)
-        self.task = task
+        super().__init__(task_id=command.name, mode="reschedule", doc_md=command.doc, **options)
+        self.command = command
         self._hook: SubprocessHook | None = None
         """The running command; None before it starts."""
 
@@ -74,10 +77,17 @@ class StageTask(BaseSensorOperator):
         params = context["params"]
         until = end_of_files(context)
         self._skip_if_off(params, until)
-        exit_code = self._run(self._command(params, until))
-        if self._must_wait(exit_code, params):
+        exit_code = self._run(self._command_line(params, until))
+        files_hours = params["files_hours"] if self.command.name == "ingest" else 0
+        if exit_code == MAY_PASS:
+            # Airflow counts from the first wait of a task, and `ingest` may have waited for files
+            # before.
+            self._limit_wait(params["lock_hours"] + files_hours, skips=False)
             return False
-        self._raise_failure(exit_code)
+        if exit_code == NOT_THERE_YET and files_hours > 0:
+            self._limit_wait(files_hours, skips=True)
+            return False
+        self._raise_unless_done(exit_code)
         return True
 
     def on_kill(self) -> None:
@@ -97,7 +107,7 @@ class StageTask(BaseSensorOperator):
         Raises:
             AirflowSkipException: The task is skipped.
         """
-        name = self.task.name
+        name = self.command.name
         if name in OPTIONAL and until is not None:
             raise AirflowSkipException(f"{name}: this run is of {until}")
         # `simulate` has no parameter, so it is never off.
@@ -106,26 +116,27 @@ class StageTask(BaseSensorOperator):
         if name == "clean" and params["keep"] is None:
             raise AirflowSkipException("clean: the parameter `keep` is not given")
 
-    def _command(self, params: Any, until: dt.datetime | None) -> list[str]:
+    def _command_line(self, params: Any, until: dt.datetime | None) -> list[str]:
         """Return the command line as a list of words.
 
         With `until` the command takes only files from before this time. It then works in a run
         folder of its own, named by the time, and without object storage.
         """
-        command = [python(), "-m", "pipeline", self.task.name, *self.task.options]
-        if self.task.name == "clean":
-            command += ["--keep", str(params["keep"])]
-        command += ["--config", params["config"]]
+        command_line = [python(), "-m", "pipeline", self.command.name, *self.command.options]
+        if self.command.name == "clean":
+            command_line += ["--keep", str(params["keep"])]
+        command_line += ["--config", params["config"]]
         if until is not None:
-            run_dir = run_dir_of(params["config"])
+            run_dir = read_run_dir(params["config"])
+            runs_with_end = run_dir.with_name(f"{run_dir.name}-until")
             end = until.strftime("%Y-%m-%dT%H%M%SZ")
-            command += ["--set", f"run_dir={run_dir.with_name(f'{run_dir.name}-until') / end}"]
+            command_line += ["--set", f"run_dir={runs_with_end / end}"]
             # A storage belongs to one run folder.
-            command += ["--set", "storage=null"]
-            command += ["--set", f"ingest.until={until.isoformat()}"]
-        return command
+            command_line += ["--set", "storage=null"]
+            command_line += ["--set", f"ingest.until={until.isoformat()}"]
+        return command_line
 
-    def _run(self, command: list[str]) -> int:
+    def _run(self, command_line: list[str]) -> int:
         """Run a command, whose lines are logged; returns its exit code.
 
         Raises:
@@ -133,10 +144,12 @@ class StageTask(BaseSensorOperator):
         """
         self._hook = SubprocessHook()
         try:
-            result = self._hook.run_command(command, env=environment(), cwd=str(pipeline_dir()))
+            result = self._hook.run_command(
+                command_line, env=environment(), cwd=str(pipeline_dir())
+            )
         except OSError as cause:
             raise AirflowFailException(
-                f"{command[0]} cannot be started in {pipeline_dir()}: {cause}"
+                f"{command_line[0]} cannot be started in {pipeline_dir()}: {cause}"
             ) from cause
         except KeyboardInterrupt:
             self.on_kill()
@@ -144,32 +157,20 @@ class StageTask(BaseSensorOperator):
         exit_code: int = result.exit_code
         return exit_code
 
-    def _must_wait(self, exit_code: int, params: Any) -> bool:
-        """Return whether the task must wait, and set for how long it may.
+    def _limit_wait(self, hours: float, *, skips: bool) -> None:
+        """Set when Airflow ends the wait, and whether the task is then skipped or fails.
 
-        It waits if another run holds the run folder, or if `ingest` has no files yet. When the time
-        is over, a wait for files skips the task, and a wait for a run fails it. Attributes of this
-        sensor, `timeout` [s] and `soft_fail`, tell Airflow so.
+        These attributes of a sensor tell Airflow so.
         """
-        files_hours = params["files_hours"] if self.task.name == "ingest" else 0
-        if exit_code == IN_USE:
-            # Airflow counts from the first wait of a task, and `ingest` may have waited for files
-            # before.
-            self.timeout = SECONDS_PER_HOUR * (params["lock_hours"] + files_hours)
-            self.soft_fail = False
-            return True
-        if exit_code == NOT_THERE and files_hours > 0:
-            self.timeout = SECONDS_PER_HOUR * files_hours
-            self.soft_fail = True
-            return True
-        return False
+        self.timeout = SECONDS_PER_HOUR * hours
+        self.soft_fail = skips
 
-    def _raise_failure(self, exit_code: int) -> None:
-        """Raise the exception that belongs to an exit code; 0 is success."""
-        name = self.task.name
-        if exit_code == IDLE:
+    def _raise_unless_done(self, exit_code: int) -> None:
+        """Raise the exception that belongs to an exit code; 0 has none."""
+        name = self.command.name
+        if exit_code == NOTHING_TO_DO:
             raise AirflowSkipException(f"{name}: there was nothing to do")
-        if exit_code == NOT_THERE:
+        if exit_code == NOT_THERE_YET:
             raise AirflowSkipException(f"{name}: what it reads is not there yet")
         if exit_code in PERMANENT:
             raise AirflowFailException(
@@ -210,12 +211,13 @@ class Announcement(BaseOperator):
             AirflowFailException: The models cannot be read, also by another try.
             AirflowException: The models cannot be read; another try may help.
         """
-        config, until = context["params"]["config"], end_of_files(context)
+        config = context["params"]["config"]
+        until = end_of_files(context)
         if until is not None:
             raise AirflowSkipException(f"announce: this run is of {until}")
-        run_dir = run_dir_of(config)
+        run_dir = read_run_dir(config)
         registry = Asset((run_dir / "registry").as_uri())
-        models = models_in_use(config)
+        models = read_models_in_use(config)
         announced = models_announced(context["inlet_events"][MODEL_IN_USE], registry)
         if not models.items() - announced.items():
             raise AirflowSkipException("announce: no other model is in use than announced")
@@ -239,7 +241,8 @@ def end_of_files(context: Any) -> dt.datetime | None:
     The parameter `until` gives it, read as UTC without a time zone; else only a backfill has one,
     the end of its interval.
     """
-    until, run = context["params"]["until"], context["dag_run"]
+    until = context["params"]["until"]
+    run = context["dag_run"]
     if until is not None:
         end = dt.datetime.fromisoformat(until)
         return end.replace(tzinfo=dt.UTC) if end.tzinfo is None else end.astimezone(dt.UTC)
@@ -249,14 +252,14 @@ def end_of_files(context: Any) -> dt.datetime | None:
     return end.astimezone(dt.UTC)
 
 
-def run_dir_of(config: str) -> Path:
+def read_run_dir(config: str) -> Path:
     """Return the run folder that a config names."""
-    return pipeline_dir() / output("config", config)["run_dir"]["value"]
+    return pipeline_dir() / read_json("config", config)["run_dir"]["value"]
 
 
-def models_in_use(config: str) -> dict[str, str]:
+def read_models_in_use(config: str) -> dict[str, str]:
     """Return the version in use of each network; networks with a damaged registry are left out."""
-    models = output("status", config)["in_use"]
+    models = read_json("status", config)["in_use"]
     return {
         network: model["version"]
         for network, model in models.items()
@@ -264,7 +267,7 @@ def models_in_use(config: str) -> dict[str, str]:
     }
 
 
-def output(name: str, config: str) -> Any:
+def read_json(name: str, config: str) -> Any:
     """Return what a command of the pipeline prints as JSON.
 
     Raises:

@@ -36,8 +36,8 @@ def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
         if isinstance(node, ast.AnnAssign)
     }
     options_of_tasks = {}
-    for task in values["TASKS"].elts:  # type: ignore[union-attr]
-        name, options, _ = map(ast.literal_eval, task.args)
+    for command in values["COMMANDS"].elts:  # type: ignore[union-attr]
+        name, options, _ = map(ast.literal_eval, command.args)
         options_of_tasks[name] = options
 
     stages = [stage.name for stage in STAGES]
