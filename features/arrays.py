@@ -80,15 +80,19 @@ def events_from_arrow(table: pa.Table, flavours: Sequence[str]) -> EventArrays:
     of the flavours.
     """
     tower_fields = ("et", "eta", "phi")
-    return EventArrays(
-        tracks=Tracks(*_flat_fields(table, "tracks", Tracks._fields[1:])),
-        photons=Neutrals(*_flat_fields(table, "photons", tower_fields)),
-        neutral_hadrons=Neutrals(*_flat_fields(table, "neutral_hadrons", tower_fields)),
-        leptons=_leptons(table, flavours),
-        jets=Jets(*_flat_fields(table, "jets", Jets._fields[1:])),
-        met=table["met"].to_numpy().astype(np.float64),
-        met_phi=table["met_phi"].to_numpy().astype(np.float64),
-    )
+    tracks = Tracks(*_flat_fields(table, "tracks", Tracks._fields[1:]))
+    photons = Neutrals(*_flat_fields(table, "photons", tower_fields))
+    neutral_hadrons = Neutrals(*_flat_fields(table, "neutral_hadrons", tower_fields))
+    leptons = _leptons(table, flavours)
+    jets = Jets(*_flat_fields(table, "jets", Jets._fields[1:]))
+    met = _floats(table["met"])
+    met_phi = _floats(table["met_phi"])
+    return EventArrays(tracks, photons, neutral_hadrons, leptons, jets, met, met_phi)
+
+
+def offsets_from_counts(counts: NDArray[np.integer[Any]]) -> Indices:
+    """Offsets (num_events + 1,) from the number of candidates of each event (num_events,)."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def _leptons(table: pa.Table, flavours: Sequence[str]) -> Leptons:
@@ -103,13 +107,14 @@ def _leptons(table: pa.Table, flavours: Sequence[str]) -> Leptons:
         leptons = ak.concatenate([electrons, muons], axis=1)
     """
     offsets = np.zeros(table.num_rows + 1, dtype=np.int64)
+    event_numbers = np.arange(table.num_rows)
+    lepton_fields = ("pt", "eta", "phi", "charge")
     rows_by_flavour = []
     for flavour in flavours:
-        flavour_offsets, *columns = _flat_fields(
-            table, f"{flavour}s", ("pt", "eta", "phi", "charge")
-        )
+        flavour_offsets, *columns = _flat_fields(table, f"{flavour}s", lepton_fields)
         offsets += flavour_offsets
-        event = np.repeat(np.arange(table.num_rows), np.diff(flavour_offsets))
+        num_leptons = np.diff(flavour_offsets)
+        event = np.repeat(event_numbers, num_leptons)
         is_electron = np.full(len(event), float(flavour == "electron"))
         rows_by_flavour.append(np.stack([event, *columns, is_electron]))
 
@@ -117,7 +122,8 @@ def _leptons(table: pa.Table, flavours: Sequence[str]) -> Leptons:
     # The stable sort keeps the order of the flavours within an event.
     by_event = np.argsort(leptons[0], kind="stable")
     # A row of the result lies in one piece, also without leptons: kernels are compiled for that.
-    return Leptons(offsets, *np.take(leptons[1:], by_event, axis=1))
+    fields = np.take(leptons[1:], by_event, axis=1)
+    return Leptons(offsets, *fields)
 
 
 def _flat_fields(table: pa.Table, collection: str, fields: tuple[str, ...]) -> list[NDArray[Any]]:
@@ -127,9 +133,16 @@ def _flat_fields(table: pa.Table, collection: str, fields: tuple[str, ...]) -> l
     """
     lists = table[collection].combine_chunks()
     offsets = lists.offsets.to_numpy().astype(np.int64)
+    offsets -= offsets[0]
     # flatten(), unlike .values and .field(), respects slices.
     candidates = lists.flatten()
     names = [field.name for field in candidates.type]
     columns = dict(zip(names, candidates.flatten(), strict=True))
-    arrays = [columns[name].to_numpy().astype(np.float64) for name in fields]
-    return [offsets - offsets[0], *arrays]
+    arrays = [_floats(columns[name]) for name in fields]
+    return [offsets, *arrays]
+
+
+def _floats(column: pa.Array | pa.ChunkedArray) -> Floats:
+    """The numbers of a column in double precision."""
+    floats: Floats = column.to_numpy().astype(np.float64)
+    return floats

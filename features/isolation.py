@@ -74,20 +74,25 @@ def lepton_sums(
     """
     sums = np.zeros(3)
     has_own_track = False
+    largest_dr = max(cone, own_track_dr)
     for index in range(candidates.pt.size):
         delta_eta = abs(candidates.eta[index] - eta)
-        if delta_eta >= max(cone, own_track_dr):
+        if delta_eta >= largest_dr:
             continue
+        species = candidates.species[index]
         dphi = delta_phi(phi, candidates.phi[index])
-        is_near = delta_eta**2 + dphi**2 < own_track_dr**2
-        is_own_track = is_near and candidates.species[index] == TRACK
+        distance2 = delta_eta**2 + dphi**2
+        is_near = distance2 < own_track_dr**2
+        is_own_track = is_near and species == TRACK
         has_own_track = has_own_track or is_own_track
         # As published, azimuths stay unwrapped, and the own track counts in the sum.
         if as_published:
             dphi = phi - candidates.phi[index]
+            distance2 = delta_eta**2 + dphi**2
             is_own_track = False
-        if delta_eta**2 + dphi**2 < cone**2 and not is_own_track:
-            sums[candidates.species[index]] += candidates.pt[index]
+        in_cone = distance2 < cone**2
+        if in_cone and not is_own_track:
+            sums[species] += candidates.pt[index]
     return sums, has_own_track
 
 
@@ -120,33 +125,45 @@ def relative_isolations(candidates: Candidates, cone: float, as_published: bool)
     pt = candidates.pt[source]
     eta = candidates.eta[source]
 
-    num_candidates = candidates.pt.size
-    sums = np.zeros((num_candidates, 3))
-    # The first and the last column hold only copies, so no cell there is a starting point.
+    sums = np.zeros((candidates.pt.size, 3))
     for row in range(num_rows):
-        for cell in range(row * num_columns + 1, (row + 1) * num_columns - 1):
+        # The first and the last column hold only copies, so no cell there is a starting point.
+        first_cell = row * num_columns + 1
+        end_cell = first_cell + num_columns - 2
+        for cell in range(first_cell, end_cell):
+            # Cells of a row follow one another, so those of the next cell and of the three cells
+            # of the row above lie in one piece each.
+            next_stop = cell_start[cell + 2]
             above = cell + num_columns
+            above_start = cell_start[above - 1]
+            above_stop = cell_start[above + 2]
             for i in range(cell_start[cell], cell_start[cell + 1]):
-                # Cells of a row follow one another: the rest of this cell and the next one; then
-                # three cells of the row above.
-                for start, stop in (
-                    (i + 1, cell_start[cell + 2]),
-                    (cell_start[above - 1], cell_start[above + 2]),
-                ):
+                for start, stop in ((i + 1, next_stop), (above_start, above_stop)):
                     for j in range(start, stop):
-                        if (eta[i] - eta[j]) ** 2 + (phi[i] - phi[j]) ** 2 < cone**2:
+                        delta_eta = eta[i] - eta[j]
+                        dphi = phi[i] - phi[j]
+                        if delta_eta**2 + dphi**2 < cone**2:
                             sums[source[i], species[j]] += pt[j]
                             sums[source[j], species[i]] += pt[i]
+    divide_by_pt(sums, candidates, as_published)
+    return sums
 
-    # The sums become relative; as published, each candidate counts in its own cone first.
-    for index in range(num_candidates):
+
+@compiled
+def divide_by_pt(sums: Floats, candidates: Candidates, as_published: bool) -> None:
+    """Make the sums of pT around each candidate, (num_candidates, 3), relative to its own pT.
+
+    As published, each candidate counts in its own cone, and 1 is subtracted from the isolation from
+    tracks.
+    """
+    for index in range(candidates.pt.size):
+        pt = candidates.pt[index]
         if as_published:
-            sums[index, candidates.species[index]] += candidates.pt[index]
+            sums[index, candidates.species[index]] += pt
         for column in range(3):
-            sums[index, column] /= candidates.pt[index]
+            sums[index, column] /= pt
         if as_published:
             sums[index, TRACK] -= 1.0
-    return sums
 
 
 @compiled
@@ -163,13 +180,15 @@ def grid_cells(
         copy; numbers of rows and columns.
     """
     num_candidates = candidates.pt.size
+    cell_width = cone * _MARGIN
     # As many cells around the beam as are at least as wide as the cone, and two for the copies.
-    num_phi_cells = max(1, min(_MAX_CELLS, int(_TWO_PI / (cone * _MARGIN))))
+    cells_around = int(_TWO_PI / cell_width)
+    num_phi_cells = max(1, min(_MAX_CELLS, cells_around))
     num_columns = num_phi_cells + 2
-    min_eta = max(min(candidates.eta.min(), _MAX_ETA), -_MAX_ETA) if num_candidates else 0.0
-    max_eta = max(min(candidates.eta.max(), _MAX_ETA), -_MAX_ETA) if num_candidates else 0.0
-    num_rows = min(_MAX_CELLS, int((max_eta - min_eta) / (cone * _MARGIN)) + 1)
-    row_height = max(cone * _MARGIN, (max_eta - min_eta) / num_rows)
+    min_eta, max_eta = eta_range(candidates.eta)
+    eta_width = max_eta - min_eta
+    num_rows = min(_MAX_CELLS, int(eta_width / cell_width) + 1)
+    row_height = max(cell_width, eta_width / num_rows)
 
     # A candidate has at most two copies, one at each end of phi.
     cells = np.empty(3 * num_candidates, np.int64)
@@ -177,11 +196,13 @@ def grid_cells(
     phi = np.empty(3 * num_candidates)
     filled = 0
     for index in range(num_candidates):
-        azimuth = candidates.phi[index] if as_published else delta_phi(candidates.phi[index], 0.0)
+        azimuth = candidates.phi[index]
+        if not as_published:
+            azimuth = delta_phi(azimuth, 0.0)
         eta_position = (candidates.eta[index] - min_eta) / row_height
         phi_position = (azimuth / _TWO_PI + 0.5) * num_phi_cells
-        row = int(min(max(eta_position, 0.0), num_rows - 1.0))
-        column = int(min(max(phi_position, 0.0), num_phi_cells - 1.0)) + 1
+        row = nearest_cell(eta_position, num_rows)
+        column = nearest_cell(phi_position, num_phi_cells) + 1
         for shift, copy_column in (
             (0.0, column),
             (_TWO_PI, column + num_phi_cells),
@@ -195,6 +216,22 @@ def grid_cells(
                 phi[filled] = azimuth + shift
                 filled += 1
     return cells[:filled], source[:filled], phi[:filled], num_rows, num_columns
+
+
+@compiled
+def eta_range(eta: Floats) -> tuple[float, float]:
+    """Lowest and highest eta of candidates, at most `_MAX_ETA` away from 0; 0 without any."""
+    if eta.size == 0:
+        return 0.0, 0.0
+    min_eta = max(min(eta.min(), _MAX_ETA), -_MAX_ETA)
+    max_eta = max(min(eta.max(), _MAX_ETA), -_MAX_ETA)
+    return min_eta, max_eta
+
+
+@compiled
+def nearest_cell(position: float, num_cells: int) -> int:
+    """The cell at a position in units of cells, or the first or the last cell."""
+    return int(min(max(position, 0.0), num_cells - 1.0))
 
 
 @compiled

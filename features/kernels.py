@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from features.arrays import EventArrays, Floats, Indices, events_from_arrow
+from features.arrays import EventArrays, Floats, Indices, events_from_arrow, offsets_from_counts
 from features.columns import CAPS, NUM_CORE, column_numbers, hlf_names
 from features.functions import plugin_features
 from features.high_level import (
@@ -18,6 +18,7 @@ from features.high_level import (
     counted_jets,
     high_level_features,
 )
+from features.isolation import Candidates
 from features.kinematics import energy
 from features.leptons import Cuts, Lepton, select_lepton
 from features.low_level import CORE, ORDERINGS, event_candidates, particle_list
@@ -117,16 +118,18 @@ def build_features(
     )
     selected = np.flatnonzero(outcome == SELECTED)
     leptons = Lepton(*lepton_rows.T)
-    hlf = high_level_features(
-        SelectedEvents(
-            leptons,
-            arrays.met[selected],
-            arrays.met_phi[selected],
-            counted_jets(arrays, selected, leptons, settings),
-            squared_mt=cuts.as_published,
-            records=lambda: _records(events.take(pa.array(selected)), scales),
-        )
+    met = arrays.met[selected]
+    met_phi = arrays.met_phi[selected]
+    jets_of_selected = counted_jets(arrays, selected, leptons, settings)
+
+    def records() -> ak.Array:
+        """The selected events as records, which only plugins need."""
+        return _records(events.take(pa.array(selected)), scales)
+
+    selected_events = SelectedEvents(
+        leptons, met, met_phi, jets_of_selected, squared_mt=cuts.as_published, records=records
     )
+    hlf = high_level_features(selected_events)
     if check_plugins and plugin_features():
         _check_plugins(events, selected, hlf, settings, scales)
 
@@ -143,9 +146,7 @@ def _kernel_cuts(settings: FeatureSettings) -> Cuts:
 
     Without particles, no candidate is listed: the caps on the particle lists are 0.
     """
-    limits = {
-        name: setting for name, setting in settings if name in Cuts._fields and setting is not None
-    }
+    limits = settings.model_dump(include=set(Cuts._fields), exclude_none=True)
     limits["ordering"] = ORDERINGS[settings.ordering]
     if not settings.particles:
         limits |= dict.fromkeys(CAPS, 0)
@@ -180,9 +181,8 @@ def _check_plugins(
     """
     reversed_events = selected[:_NUM_RECOMPUTED][::-1]
     reversed_hlf = hlf[:_NUM_RECOMPUTED][::-1]
-    recomputed = build_features(
-        events.take(pa.array(reversed_events)), settings, scales=scales, check_plugins=False
-    )
+    event_rows = events.take(pa.array(reversed_events))
+    recomputed = build_features(event_rows, settings, scales=scales, check_plugins=False)
     # An event may be rejected now by a feature of another value, so rows are compared by event.
     check_independence(reversed_hlf[recomputed.selected], recomputed.hlf)
 
@@ -192,27 +192,24 @@ def _apply_cuts_on_hlf(block: FeatureBlock, settings: FeatureSettings) -> Featur
 
     It also writes the reasons into the `outcome` of `block`, which the result shares.
     """
+    has_few_jets = block.hlf[:, HLF.num_jets] < settings.min_jets
+    has_few_bjets = block.hlf[:, HLF.num_bjets] < settings.min_bjets
+    is_finite = np.isfinite(block.hlf).all(axis=1)
     # Of several reasons, `np.select` takes the first.
-    outcome = np.select(
-        [
-            block.hlf[:, HLF.num_jets] < settings.min_jets,
-            block.hlf[:, HLF.num_bjets] < settings.min_bjets,
-            ~np.isfinite(block.hlf).all(axis=1),
-        ],
-        [FEW_JETS, FEW_BJETS, NONFINITE_FEATURES],
-        SELECTED,
-    )
+    reasons = [has_few_jets, has_few_bjets, ~is_finite]
+    outcome = np.select(reasons, [FEW_JETS, FEW_BJETS, NONFINITE_FEATURES], SELECTED)
     passes = outcome == SELECTED
     if passes.all():
         return block
     block.outcome[block.selected] = outcome
     # The particles of dropped events are dropped too, and the offsets are counted again.
     num_particles = np.diff(block.particle_offsets)
+    particle_passes = np.repeat(passes, num_particles)
     return block._replace(
         selected=block.selected[passes],
         hlf=block.hlf[passes],
-        particle_offsets=np.concatenate([[0], np.cumsum(num_particles[passes])]),
-        core=block.core[np.repeat(passes, num_particles)],
+        particle_offsets=offsets_from_counts(num_particles[passes]),
+        core=block.core[particle_passes],
     )
 
 
@@ -231,43 +228,62 @@ def select_and_list(
     lacks_own_track = np.zeros(num_events, dtype=np.bool_)
     leptons = np.empty((num_events, 8))
     offsets = np.zeros(num_events + 1, dtype=np.int64)
-    num_candidates = events.tracks.pt.size + events.photons.pt.size + events.neutral_hadrons.pt.size
-    max_particles = 1 + cuts.max_tracks + cuts.max_photons + cuts.max_neutral_hadrons
-    # There is space for one event more than needed: each needs that of the longest list.
-    max_rows = min(num_candidates + num_events, num_events * max_particles) + max_particles
-    core = np.empty((max_rows, NUM_CORE), np.float32)
+    core = np.empty((max_core_rows(events, num_events, cuts), NUM_CORE), np.float32)
     num_selected = 0
     for event in range(num_events):
-        # The order of the checks below gives the outcome of an event that several reject.
         candidates = event_candidates(events, event)
-        lepton, num_accepted, num_isolated, lacks_own_track[event] = select_lepton(
+        lepton, num_accepted, num_isolated, has_no_own_track = select_lepton(
             events.leptons, event, candidates, cuts
         )
-        if cuts.as_published and np.unique(candidates.species).size < 3:
-            outcome[event] = LACKS_CANDIDATE_KIND
-        elif num_accepted == 0:
-            outcome[event] = NO_LEPTON
-        elif num_isolated == 0:
-            outcome[event] = NO_ISOLATED_LEPTON
-        elif not cuts.min_leptons <= num_isolated <= cuts.max_leptons:
-            outcome[event] = WRONG_NUMBER_OF_LEPTONS
-        else:
-            # The next event overwrites these rows unless this one is selected.
-            rows = core[offsets[num_selected] :]
-            num_rows = particle_list(events, event, candidates, lepton, cuts, rows)
-            if not fits_float32(rows[:num_rows]):
-                outcome[event] = NONFINITE_FEATURES
-                continue
-            leptons[num_selected] = lepton
-            offsets[num_selected + 1] = offsets[num_selected] + num_rows
-            num_selected += 1
-    return (
-        outcome,
-        lacks_own_track,
-        leptons[:num_selected],
-        offsets[: num_selected + 1],
-        core[: offsets[num_selected]],
-    )
+        lacks_own_track[event] = has_no_own_track
+        outcome[event] = lepton_outcome(candidates, num_accepted, num_isolated, cuts)
+        if outcome[event] != SELECTED:
+            continue
+        # The next event overwrites these rows unless this one is selected.
+        first_row = offsets[num_selected]
+        rows = core[first_row:]
+        num_rows = particle_list(events, event, candidates, lepton, cuts, rows)
+        if not fits_float32(rows[:num_rows]):
+            outcome[event] = NONFINITE_FEATURES
+            continue
+        leptons[num_selected] = lepton
+        num_selected += 1
+        offsets[num_selected] = first_row + num_rows
+
+    offsets = offsets[: num_selected + 1]
+    return outcome, lacks_own_track, leptons[:num_selected], offsets, core[: offsets[-1]]
+
+
+@compiled
+def max_core_rows(events: EventArrays, num_events: int, cuts: Cuts) -> int:
+    """Rows that are enough for the particles of all events.
+
+    There is space for one event more than needed, since each needs that of the longest list.
+    """
+    num_charged = events.tracks.pt.size
+    num_neutral = events.photons.pt.size + events.neutral_hadrons.pt.size
+    num_leptons = num_events
+    max_particles = 1 + cuts.max_tracks + cuts.max_photons + cuts.max_neutral_hadrons
+    num_rows = min(num_charged + num_neutral + num_leptons, num_events * max_particles)
+    return num_rows + max_particles
+
+
+@compiled
+def lepton_outcome(candidates: Candidates, num_accepted: int, num_isolated: int, cuts: Cuts) -> int:
+    """Whether the leptons of an event select it, or the first reason against it.
+
+    The order of the checks gives the outcome of an event that several reject. `num_accepted`
+    leptons pass the cuts on pT and eta, `num_isolated` of these are isolated.
+    """
+    if cuts.as_published and np.unique(candidates.species).size < 3:
+        return LACKS_CANDIDATE_KIND
+    if num_accepted == 0:
+        return NO_LEPTON
+    if num_isolated == 0:
+        return NO_ISOLATED_LEPTON
+    if not cuts.min_leptons <= num_isolated <= cuts.max_leptons:
+        return WRONG_NUMBER_OF_LEPTONS
+    return SELECTED
 
 
 @compiled

@@ -31,7 +31,9 @@ def delta_phi(phi1: float, phi2: float) -> float:
 @compiled_ufunc
 def delta_r2(eta1: float, phi1: float, eta2: float, phi2: float) -> float:
     """Squared distance in eta and phi: (eta1 - eta2)^2 + delta_phi^2."""
-    return float((eta1 - eta2) ** 2 + delta_phi(phi1, phi2) ** 2)
+    delta_eta = eta1 - eta2
+    dphi = delta_phi(phi1, phi2)
+    return float(delta_eta**2 + dphi**2)
 
 
 @compiled_ufunc
@@ -43,10 +45,14 @@ def energy(pt: float, eta: float) -> float:
 @compiled
 def momentum(pt: float, eta: float, phi: float) -> tuple[float, float, float]:
     """Momentum along x, y and the beam: pT cos(phi), pT sin(phi), pT sinh(eta)."""
-    return pt * math.cos(phi), pt * math.sin(phi), pt * math.sinh(eta)
+    px = pt * math.cos(phi)
+    py = pt * math.sin(phi)
+    pz = pt * math.sinh(eta)
+    return px, py, pz
 
 
 @compiled_ufunc
 def transverse_mass(pt: float, phi: float, met: float, met_phi: float) -> float:
     """Transverse mass of lepton and missing momentum: sqrt(2 pT MET (1 - cos delta_phi))."""
-    return math.sqrt(2.0 * pt * met * (1.0 - math.cos(phi - met_phi)))
+    cosine = math.cos(phi - met_phi)
+    return math.sqrt(2.0 * pt * met * (1.0 - cosine))

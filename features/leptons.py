@@ -86,8 +86,12 @@ def select_lepton(
     # -1 for no lepton yet, else 1 or 0.
     previous_is_electron = -1.0
     for index in range(leptons.offsets[event], leptons.offsets[event + 1]):
-        pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
-        if not (pt > cuts.min_lepton_pt and abs(eta) < cuts.max_lepton_abs_eta):
+        pt = leptons.pt[index]
+        eta = leptons.eta[index]
+        phi = leptons.phi[index]
+        is_hard = pt > cuts.min_lepton_pt
+        is_central = abs(eta) < cuts.max_lepton_abs_eta
+        if not (is_hard and is_central):
             continue
         num_accepted += 1
         sums, has_own_track = lepton_sums(
@@ -104,7 +108,9 @@ def select_lepton(
             iso_charged -= 1.0
         iso_photon = sums[PHOTON] / pt
         iso_neutral = sums[NEUTRAL] / pt
-        if not iso_charged + iso_photon + iso_neutral < cuts.max_lepton_isolation:
+        isolation = iso_charged + iso_photon + iso_neutral
+        # An isolation that is not a number rejects the lepton too.
+        if not isolation < cuts.max_lepton_isolation:
             continue
         num_isolated += 1
         if cuts.as_published:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from features.arrays import EventArrays, Floats, Indices
+from features.arrays import EventArrays, Floats, Indices, Neutrals, Tracks
 from features.columns import (
     ELECTRON,
     MUON,
@@ -39,23 +39,28 @@ CORE: Final = column_numbers(tuple(PARTICLE_CORE))
 @compiled
 def event_candidates(events: EventArrays, event: int) -> Candidates:
     """The candidates of one event: tracks, then photons, then neutral hadrons."""
-    tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
-    in_tracks = slice(tracks.offsets[event], tracks.offsets[event + 1])
-    in_photons = slice(photons.offsets[event], photons.offsets[event + 1])
-    in_neutrals = slice(neutrals.offsets[event], neutrals.offsets[event + 1])
-    pt = np.concatenate((tracks.pt[in_tracks], photons.pt[in_photons], neutrals.pt[in_neutrals]))
-    eta = np.concatenate(
-        (tracks.eta[in_tracks], photons.eta[in_photons], neutrals.eta[in_neutrals])
-    )
-    phi = np.concatenate(
-        (tracks.phi[in_tracks], photons.phi[in_photons], neutrals.phi[in_neutrals])
-    )
-    num_tracks = in_tracks.stop - in_tracks.start
-    num_photons = in_photons.stop - in_photons.start
+    track_pt, track_eta, track_phi = event_momenta(events.tracks, event)
+    photon_pt, photon_eta, photon_phi = event_momenta(events.photons, event)
+    neutral_pt, neutral_eta, neutral_phi = event_momenta(events.neutral_hadrons, event)
+    pt = np.concatenate((track_pt, photon_pt, neutral_pt))
+    eta = np.concatenate((track_eta, photon_eta, neutral_eta))
+    phi = np.concatenate((track_phi, photon_phi, neutral_phi))
+    first_neutral = track_pt.size + photon_pt.size
     species = np.full(pt.size, NEUTRAL)
-    species[: num_tracks + num_photons] = PHOTON
-    species[:num_tracks] = TRACK
+    species[:first_neutral] = PHOTON
+    species[: track_pt.size] = TRACK
     return Candidates(species, pt, eta, phi)
+
+
+@compiled
+def event_momenta(collection: Tracks | Neutrals, event: int) -> tuple[Floats, Floats, Floats]:
+    """Views of pT, eta and phi of the candidates of one event in a collection."""
+    start = collection.offsets[event]
+    stop = collection.offsets[event + 1]
+    pt = collection.pt[start:stop]
+    eta = collection.eta[start:stop]
+    phi = collection.phi[start:stop]
+    return pt, eta, phi
 
 
 @compiled
@@ -66,7 +71,9 @@ def comes_first(a: int, b: int, candidates: Candidates) -> bool:
     are indices into the candidates.
     """
     species, pt, eta, phi = candidates
-    return bool((species[a], -pt[a], eta[a], phi[a]) < (species[b], -pt[b], eta[b], phi[b]))
+    key_of_a = (species[a], -pt[a], eta[a], phi[a])
+    key_of_b = (species[b], -pt[b], eta[b], phi[b])
+    return bool(key_of_a < key_of_b)
 
 
 @compiled
@@ -85,25 +92,28 @@ def sorted_by(keys: Floats, indices: Indices, candidates: Candidates) -> Indices
     size = keys.size
     if size < 2:
         return indices.copy()
-    # The small number avoids a division by zero if all keys are equal.
     min_key = keys.min()
-    buckets_per_unit = (size - 1) / max(keys.max() - min_key, 1e-300)
+    key_range = keys.max() - min_key
+    # The small number avoids a division by zero if all keys are equal.
+    buckets_per_unit = (size - 1) / max(key_range, 1e-300)
     buckets = np.empty(size, dtype=np.int64)
-    for i in range(size):
-        buckets[i] = min(int((keys[i] - min_key) * buckets_per_unit), size - 1)
+    for index, key in enumerate(keys):
+        bucket = int((key - min_key) * buckets_per_unit)
+        buckets[index] = min(bucket, size - 1)
     _, order = bucket_order(buckets, size)
 
     # The insertion sort: all before `end` is sorted, and `moving` is moved to its place there.
     for end in range(1, size):
         moving = order[end]
+        moving_key = keys[moving]
         position = end
         while position > 0:
             previous = order[position - 1]
-            if keys[previous] < keys[moving]:
+            previous_key = keys[previous]
+            if previous_key < moving_key:
                 break
-            if keys[previous] == keys[moving] and not comes_first(
-                indices[moving], indices[previous], candidates
-            ):
+            is_tied = previous_key == moving_key
+            if is_tied and not comes_first(indices[moving], indices[previous], candidates):
                 break
             order[position] = previous
             position -= 1
@@ -121,11 +131,14 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
         return eligible[:cap]
     pt = candidates.pt[eligible]
     # The lowest pT that is kept.
-    min_pt = np.partition(pt, pt.size - cap)[pt.size - cap]
+    num_dropped = pt.size - cap
+    min_pt = np.partition(pt, num_dropped)[num_dropped]
     harder = eligible[pt > min_pt]
     tied = eligible[pt == min_pt]
     tied_in_order = sorted_by(np.zeros(tied.size), tied, candidates)
-    return np.sort(np.concatenate((harder, tied_in_order[: cap - harder.size])))
+    num_of_tied = cap - harder.size
+    hardest = np.concatenate((harder, tied_in_order[:num_of_tied]))
+    return np.sort(hardest)
 
 
 @compiled
@@ -141,15 +154,25 @@ def listed_candidates(candidates: Candidates, lepton: Lepton[float], cuts: Cuts)
     for species, cap in enumerate(caps):
         eligible = np.flatnonzero(candidates.species == species)
         if species == TRACK:
-            distance2 = delta_r2(
-                candidates.eta[eligible], candidates.phi[eligible], lepton.eta, lepton.phi
-            )
+            distance2 = lepton_distance2(candidates, eligible, lepton)
             is_own_track = distance2 < cuts.own_track_dr * cuts.own_track_dr
             eligible = eligible[~is_own_track]
-        capped = eligible[:cap] if cuts.as_published else highest_pt(eligible, cap, candidates)
-        listed[num_listed : num_listed + capped.size] = capped
-        num_listed += capped.size
+        capped = eligible[:cap]
+        if not cuts.as_published:
+            capped = highest_pt(eligible, cap, candidates)
+        end = num_listed + capped.size
+        listed[num_listed:end] = capped
+        num_listed = end
     return listed[:num_listed]
+
+
+@compiled
+def lepton_distance2(candidates: Candidates, indices: Indices, lepton: Lepton[float]) -> Floats:
+    """(n,) squared distances in eta and phi of some candidates, by their `indices`, to a lepton."""
+    eta = candidates.eta[indices]
+    phi = candidates.phi[indices]
+    distance2: Floats = delta_r2(eta, phi, lepton.eta, lepton.phi)
+    return distance2
 
 
 @compiled
@@ -173,7 +196,7 @@ def particle_list(
     listed = listed_candidates(candidates, lepton, cuts)
     if cuts.ordering != 0:
         # Squared distances have the same order; the factor -1 puts the farthest first.
-        distance2 = delta_r2(candidates.eta[listed], candidates.phi[listed], lepton.eta, lepton.phi)
+        distance2 = lepton_distance2(candidates, listed, lepton)
         listed = sorted_by(cuts.ordering * distance2, listed, candidates)
     core[: listed.size + 1] = 0.0
     fill_lepton(lepton, core[0])
@@ -181,25 +204,44 @@ def particle_list(
         return 1
 
     isolations = relative_isolations(candidates, cuts.isolation_cone, cuts.as_published)
-    tracks = events.tracks
-    first_track = tracks.offsets[event]
+    first_track = events.tracks.offsets[event]
     for row, index in enumerate(listed, 1):
-        core[row, CORE.kind] = candidates.species[index]
-        core[row, CORE.pt] = candidates.pt[index]
-        core[row, CORE.eta] = candidates.eta[index]
-        core[row, CORE.phi] = candidates.phi[index]
-        core[row, CORE.iso_charged] = isolations[index, TRACK]
-        core[row, CORE.iso_photon] = isolations[index, PHOTON]
-        core[row, CORE.iso_neutral] = isolations[index, NEUTRAL]
+        fill_candidate(candidates, index, isolations[index], core[row])
         if candidates.species[index] == TRACK:
             # Tracks are the first candidates, so the index is also that among the event's tracks.
-            track = first_track + index
-            charge = np.sign(tracks.pid[track]) if cuts.as_published else tracks.charge[track]
-            core[row, CORE.charge] = charge
-            core[row, CORE.vertex_x] = tracks.x[track]
-            core[row, CORE.vertex_y] = tracks.y[track]
-            core[row, CORE.vertex_z] = tracks.z[track]
+            fill_track(events.tracks, first_track + index, cuts.as_published, core[row])
     return listed.size + 1
+
+
+@compiled
+def fill_candidate(
+    candidates: Candidates, index: int, isolation: Floats, core_row: NDArray[np.float32]
+) -> None:
+    """Fill the (11,) row of a candidate, but for the numbers that only tracks have.
+
+    `isolation` (3,) is that of the candidate from each species.
+    """
+    core_row[CORE.kind] = candidates.species[index]
+    core_row[CORE.pt] = candidates.pt[index]
+    core_row[CORE.eta] = candidates.eta[index]
+    core_row[CORE.phi] = candidates.phi[index]
+    core_row[CORE.iso_charged] = isolation[TRACK]
+    core_row[CORE.iso_photon] = isolation[PHOTON]
+    core_row[CORE.iso_neutral] = isolation[NEUTRAL]
+
+
+@compiled
+def fill_track(
+    tracks: Tracks, index: int, as_published: bool, core_row: NDArray[np.float32]
+) -> None:
+    """Fill charge and vertex in the (11,) row of a track; as published, with the sign of its ID."""
+    charge = tracks.charge[index]
+    if as_published:
+        charge = np.sign(tracks.pid[index])
+    core_row[CORE.charge] = charge
+    core_row[CORE.vertex_x] = tracks.x[index]
+    core_row[CORE.vertex_y] = tracks.y[index]
+    core_row[CORE.vertex_z] = tracks.z[index]
 
 
 @compiled
