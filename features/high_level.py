@@ -124,7 +124,8 @@ def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
         FeatureError: The function of a plugin fails, or returns another number of values, or
             values that are not finite.
     """
-    hlf = np.empty((len(events.met), len(HIGH_LEVEL)), dtype=np.float32)
+    num_events = len(events.met)
+    hlf = np.empty((num_events, len(HIGH_LEVEL)), dtype=np.float32)
     with np.errstate(all="ignore"):
         for column, name in enumerate(hlf_names()):
             feature = FUNCTIONS[name]
@@ -148,7 +149,8 @@ def _plugin_values(
         values = np.asarray(feature.function(events), dtype=np.float64)
     except Exception as cause:
         line = _failing_line(cause, feature)
-        raise FeatureError(f"{title} fails{line}: {type(cause).__name__}: {cause}") from cause
+        error_name = type(cause).__name__
+        raise FeatureError(f"{title} fails{line}: {error_name}: {cause}") from cause
 
     num_events = len(events.met)
     if values.shape != (num_events,):
@@ -168,13 +170,13 @@ def _failing_line(error: Exception, feature: FeatureFunction) -> str:
 
     It is empty if the traceback has no line of this file.
     """
-    plugin_frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if feature.location.startswith(f"{frame.filename}:")
-    ]
+    line = ""
     # Compiled code leaves no frame.
-    return f" in line {plugin_frames[-1].lineno}" if plugin_frames else ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        is_in_plugin = feature.location.startswith(f"{frame.filename}:")
+        if is_in_plugin:
+            line = f" in line {frame.lineno}"
+    return line
 
 
 def check_independence(hlf: NDArray[np.float32], recomputed: NDArray[np.float32]) -> None:
@@ -190,7 +192,9 @@ def check_independence(hlf: NDArray[np.float32], recomputed: NDArray[np.float32]
         feature = FUNCTIONS[name]
         if not feature.is_plugin:
             continue
-        if not np.allclose(hlf[:, column], recomputed[:, column], rtol=1e-5, atol=1e-6):
+        values = hlf[:, column]
+        recomputed_values = recomputed[:, column]
+        if not np.allclose(values, recomputed_values, rtol=1e-5, atol=1e-6):
             raise FeatureError(
                 f"the feature '{name}' ({feature.location}) of an event depends on the other events"
             )
@@ -210,19 +214,20 @@ def counted_jets(
     # Index of each event among the selected events; -1 for an event that is not selected.
     selected_index = np.full(len(events.met), -1)
     selected_index[selected] = np.arange(len(selected))
-    jet_event = np.repeat(selected_index, np.diff(jets.offsets))
+    num_jets_of_event = np.diff(jets.offsets)
+    jet_event = np.repeat(selected_index, num_jets_of_event)
 
-    is_in_acceptance = (jets.pt > settings.min_jet_pt) & (abs(jets.eta) < settings.max_jet_abs_eta)
-    passing = np.flatnonzero(is_in_acceptance & (jet_event >= 0))
+    is_hard = jets.pt > settings.min_jet_pt
+    is_central = abs(jets.eta) < settings.max_jet_abs_eta
+    is_selected = jet_event >= 0
+    passing = np.flatnonzero(is_hard & is_central & is_selected)
     event = jet_event[passing]
     distance2 = delta_r2(
         jets.eta[passing], jets.phi[passing], leptons.eta[event], leptons.phi[event]
     )
     is_lepton = distance2 < settings.jet_cleaning**2
+    event = event[~is_lepton]
     counted = passing[~is_lepton]
     tag_bits = jets.btag[counted].astype(np.int64)
-    return CountedJets(
-        event=event[~is_lepton],
-        pt=jets.pt[counted],
-        is_b=(tag_bits & settings.btag_mask) != 0,
-    )
+    is_b = (tag_bits & settings.btag_mask) != 0
+    return CountedJets(event, jets.pt[counted], is_b)

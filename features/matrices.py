@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from features.arrays import offsets_from_counts
 from features.columns import (
     ELECTRON,
     INPUT_COLUMNS,
@@ -133,8 +134,7 @@ def particle_arrays(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64]
             )
         # flatten(), unlike .values, respects slices.
         arrays.append(as_numpy(lists.flatten()).astype(dtype, copy=False))
-    offsets = np.concatenate([[0], np.cumsum(num_particles, dtype=np.int64)])
-    return offsets, Particles(*arrays)
+    return offsets_from_counts(num_particles), Particles(*arrays)
 
 
 def particle_matrices(
@@ -153,7 +153,8 @@ def particle_matrices(
         raise DatasetError(
             f"an event has {longest} particles, more than {num_rows}. Make the features again."
         )
-    matrices = np.empty((len(offsets) - 1, num_rows, NUM_PARTICLE_FEATURES), dtype=np.float32)
+    num_events = len(offsets) - 1
+    matrices = np.empty((num_events, num_rows, NUM_PARTICLE_FEATURES), dtype=np.float32)
     fill_matrices(particles, offsets, matrices)
     return matrices
 
@@ -194,7 +195,8 @@ def fill_matrices(
 ) -> None:
     """Fill `matrices`, (num_events, 801, 19), with the features of each event, then zeros."""
     for event in range(offsets.size - 1):
-        start, stop = offsets[event], offsets[event + 1]
+        start = offsets[event]
+        stop = offsets[event + 1]
         fill_features(particles, start, stop, matrices[event])
         matrices[event, stop - start :] = 0.0
 
@@ -215,10 +217,10 @@ def list_columns(offsets: NDArray[np.int64], particles: Particles) -> dict[str, 
     `offsets` is (num_events + 1,), as `particle_arrays` gives it.
     """
     starts = pa.array(offsets.astype(np.int32))
-    return {
-        name: pa.ListArray.from_arrays(starts, pa.array(numbers))
-        for name, numbers in zip(PARTICLE_COLUMNS, particles, strict=True)
-    }
+    columns = {}
+    for name, numbers in zip(PARTICLE_COLUMNS, particles, strict=True):
+        columns[name] = pa.ListArray.from_arrays(starts, pa.array(numbers))
+    return columns
 
 
 def particles_from_core(core_columns: NDArray[np.float32]) -> Particles:

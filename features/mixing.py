@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from features.arrays import offsets_from_counts
 from features.errors import FeatureError
 from features.kernel_pass import EventKeys
 from features.schema import SPLITS, TRAIN
@@ -77,9 +78,7 @@ def plan_mixing(
     is_kept = np.ones(len(keys.split), dtype=np.bool_)
     if settings.balance is Balance.DOWNSAMPLE:
         is_kept = downsampling_mask(keys, len(classes))
-    counts = np.zeros((len(SPLITS), len(classes)), dtype=np.int64)
-    # Unlike `counts[...] += 1`, this counts each of several equal pairs of split and label.
-    np.add.at(counts, (keys.split[is_kept], keys.label[is_kept]), 1)
+    counts = _count_events(keys, is_kept, len(classes))
     require_all_classes(counts, classes)
 
     groups: list[RowGroupPlan] = []
@@ -87,32 +86,46 @@ def plan_mixing(
     for split, name in enumerate(SPLITS):
         events = np.flatnonzero(is_kept & (keys.split == split))
         # Weights of all splits are computed for their checks; training uses those of its own split.
-        weights_by_split.append(
-            class_weights(keys.label[events], keys.weight[events], classes, split=name)
-        )
-        # Hashes are random, so this order mixes classes and files.
-        mixed = events[np.argsort(keys.mixing[events], kind="stable")]
+        split_weights = class_weights(keys.label[events], keys.weight[events], classes, split=name)
+        weights_by_split.append(split_weights)
+        mixed = _mixed_events(keys, events)
         size = group_size(
             len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers
         )
         for group, start in enumerate(range(0, len(mixed), size)):
             group_events = mixed[start : start + size]
-            groups.append(
-                RowGroupPlan(split, group, rows[group_events], keys.num_particles[group_events])
-            )
-    return MixingPlan(
-        groups,
-        weights_by_split[TRAIN].tolist(),
-        dict(zip(SPLITS, counts.tolist(), strict=True)),
-    )
+            group_particles = keys.num_particles[group_events]
+            groups.append(RowGroupPlan(split, group, rows[group_events], group_particles))
+    counts_by_split = dict(zip(SPLITS, counts.tolist(), strict=True))
+    return MixingPlan(groups, weights_by_split[TRAIN].tolist(), counts_by_split)
 
 
 def _join_keys(keys_by_part: Sequence[EventKeys]) -> EventKeys:
     """The keys of all parts, with rows counted through the files of all parts."""
-    joined = EventKeys._make(np.concatenate(columns) for columns in zip(*keys_by_part, strict=True))
-    num_rows = [len(keys.row) for keys in keys_by_part]
-    first_rows = np.concatenate([[0], np.cumsum(num_rows)[:-1]])
-    return joined._replace(row=joined.row + np.repeat(first_rows, num_rows))
+    columns = [np.concatenate(arrays) for arrays in zip(*keys_by_part, strict=True)]
+    joined = EventKeys(*columns)
+    num_rows = np.array([len(keys.row) for keys in keys_by_part])
+    first_rows = offsets_from_counts(num_rows)[:-1]
+    first_row_of_part = np.repeat(first_rows, num_rows)
+    return joined._replace(row=joined.row + first_row_of_part)
+
+
+def _mixed_events(keys: EventKeys, events: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Some events in the order of their hashes, which are random: it mixes classes and files."""
+    order = np.argsort(keys.mixing[events], kind="stable")
+    return events[order]
+
+
+def _count_events(
+    keys: EventKeys, is_kept: NDArray[np.bool_], num_classes: int
+) -> NDArray[np.int64]:
+    """(num_splits, num_classes) numbers of kept events."""
+    counts = np.zeros((len(SPLITS), num_classes), dtype=np.int64)
+    split = keys.split[is_kept]
+    label = keys.label[is_kept]
+    # Unlike `counts[...] += 1`, this counts each of several equal pairs of split and label.
+    np.add.at(counts, (split, label), 1)
+    return counts
 
 
 def downsampling_mask(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]:
@@ -122,9 +135,11 @@ def downsampling_mask(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]:
     below the size of the smallest class divided by that of its own class. So the sizes are equal on
     average. All events outside the training split are kept, since they only measure.
     """
-    counts = np.bincount(keys.label[keys.split == TRAIN], minlength=num_classes)
+    is_train = keys.split == TRAIN
+    counts = np.bincount(keys.label[is_train], minlength=num_classes)
     kept_fractions = counts.min() / np.maximum(counts, 1)
-    mask: NDArray[np.bool_] = (keys.split != TRAIN) | (keys.balance < kept_fractions[keys.label])
+    is_drawn = keys.balance < kept_fractions[keys.label]
+    mask: NDArray[np.bool_] = ~is_train | is_drawn
     return mask
 
 
@@ -167,16 +182,18 @@ def class_weights(
     Raises:
         FeatureError: The weights of a class add up to 0 or less.
     """
-    sums = np.bincount(labels, weights=weights, minlength=len(names))
-    squares = np.bincount(labels, weights=np.square(weights), minlength=len(names))
-    for name, class_sum, is_positive in zip(names, sums, are_positive(sums, squares), strict=True):
+    num_classes = len(names)
+    sums = np.bincount(labels, weights=weights, minlength=num_classes)
+    squares = np.bincount(labels, weights=np.square(weights), minlength=num_classes)
+    has_positive_sum = are_positive(sums, squares)
+    for name, class_sum, is_positive in zip(names, sums, has_positive_sum, strict=True):
         if not is_positive:
             raise FeatureError(
                 f"the event weights of class {name} add up to {class_sum:g} on the {split} split; "
                 "balancing, losses and efficiencies need a positive sum. Check the `weight` of its "
                 "samples (a branch, or `none`), or add events."
             )
-    return len(labels) / (len(names) * sums)
+    return len(labels) / (num_classes * sums)
 
 
 def require_all_classes(counts: NDArray[np.int64], classes: list[str]) -> None:

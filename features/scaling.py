@@ -36,8 +36,11 @@ class ColumnStatistics(NamedTuple):
         for column, unit in zip(columns, log_above, strict=bool(log_above)):
             if unit > 0:
                 column[:] = np.arcsinh(column / unit)
-        mean = columns.sum(axis=1) / max(len(rows), 1)
-        return cls(len(rows), mean, np.square(columns - mean[:, None]).sum(axis=1))
+        num_rows = len(rows)
+        mean = columns.sum(axis=1) / max(num_rows, 1)
+        deviations = columns - mean[:, None]
+        m2 = np.square(deviations).sum(axis=1)
+        return cls(num_rows, mean, m2)
 
     def merge(self, more: ColumnStatistics) -> ColumnStatistics:
         """Statistics of both sets of rows together (Chan, Golub, LeVeque 1979).
@@ -49,15 +52,19 @@ class ColumnStatistics(NamedTuple):
         if rows == 0:
             return self
         delta = more.mean - self.mean
-        mean = self.mean + delta * (more.rows / rows)
-        m2 = self.m2 + more.m2 + delta**2 * (self.rows * more.rows / rows)
-        return ColumnStatistics(rows, mean, m2)
+        share_of_more = more.rows / rows
+        mean = self.mean + delta * share_of_more
+        m2_within = self.m2 + more.m2
+        m2_between = delta**2 * (self.rows * more.rows / rows)
+        return ColumnStatistics(rows, mean, m2_within + m2_between)
 
     @property
     def std(self) -> NDArray[np.float64]:
         """(num_columns,) standard deviations; 1 for constant columns keeps scaled values finite."""
-        std = np.sqrt(self.m2 / max(self.rows, 1))
-        is_constant = std <= 1e-12 * np.maximum(1.0, np.abs(self.mean))
+        variance = self.m2 / max(self.rows, 1)
+        std = np.sqrt(variance)
+        magnitude = np.maximum(1.0, np.abs(self.mean))
+        is_constant = std <= 1e-12 * magnitude
         return np.where(is_constant, 1.0, std)
 
 

@@ -48,13 +48,16 @@ def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream:
         '0xc38ea6ceac3abf16'
     """
     # Each UUID is parsed and mixed once; `file_index` is the index of the file of each event.
-    unique_uuids, file_index = np.unique(np.asarray(file_uuids, dtype=str), return_inverse=True)
+    uuids = np.asarray(file_uuids, dtype=str)
+    unique_uuids, file_index = np.unique(uuids, return_inverse=True)
     first_halves, second_halves = _uuid_halves(unique_uuids.tolist())
     # Sums and products overflow on purpose.
     with np.errstate(over="ignore"):
-        file_state = _mix(first_halves + np.uint64(stream) * _GOLDEN)
+        stream_shift = np.uint64(stream) * _GOLDEN
+        file_state = _mix(first_halves + stream_shift)
         file_state = _mix(file_state ^ second_halves)
-        event_state = file_state[file_index] + entries.astype(np.uint64) * _GOLDEN
+        event_shift = entries.astype(np.uint64) * _GOLDEN
+        event_state = file_state[file_index] + event_shift
         return _mix(event_state)
 
 
@@ -68,7 +71,8 @@ def _uuid_halves(uuids: Sequence[str]) -> tuple[UInt64s, UInt64s]:
 
 def uniform(hashes: UInt64s) -> NDArray[np.float64]:
     """Uniform random numbers in [0, 1), from the upper 53 bits of hashes."""
-    return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    upper_bits = hashes >> np.uint64(11)
+    return upper_bits.astype(np.float64) * 2.0**-53
 
 
 def split_index(
@@ -78,13 +82,19 @@ def split_index(
 
     The interval [0, 1) is cut by the shares; an event is in the piece that holds its random number.
     """
-    upper_bounds = np.array([shares.train, shares.train + shares.val])
-    numbers = uniform(event_hash(file_uuids, entries, stream=SPLIT_STREAM))
-    return np.searchsorted(upper_bounds, numbers, side="right")
+    end_of_train = shares.train
+    end_of_val = shares.train + shares.val
+    hashes = event_hash(file_uuids, entries, stream=SPLIT_STREAM)
+    return np.searchsorted([end_of_train, end_of_val], uniform(hashes), side="right")
 
 
 def _mix(state: UInt64s) -> UInt64s:
     """The finaliser of SplitMix64, without its addition."""
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+    state = _fold(state, 30) * np.uint64(0xBF58476D1CE4E5B9)
+    state = _fold(state, 27) * np.uint64(0x94D049BB133111EB)
+    return _fold(state, 31)
+
+
+def _fold(state: UInt64s, num_bits: int) -> UInt64s:
+    """The bits of a state xor its upper bits, shifted down by `num_bits`."""
+    return state ^ (state >> np.uint64(num_bits))
