@@ -119,7 +119,9 @@ def metadata_settings(settings: FeatureSettings, reading: Mapping[str, object]) 
     `reading` are the settings of ingest; its thresholds have names that begin with `min_`. Keys of
     the result are those of the config, with their section.
     """
-    stated = {f"features.{key}": setting for key, setting in kernel_items(settings).items()}
+    stated: dict[str, Any] = {}
+    for key, setting in kernel_items(settings).items():
+        stated[f"features.{key}"] = setting
     for key, setting in reading.items():
         if key.startswith("min_"):
             stated[f"ingest.{key}"] = setting
@@ -142,11 +144,13 @@ def run_kernels(events_part: EventsFile, settings: FeatureSettings, folder: Path
             num_bytes = write_unmixed(unfinished, blocks, schema, settings.split)
         size = unfinished.stat().st_size
         digest = file_digest(unfinished)
+    counts, weights = sum_counts(tallies)
     return KernelOutput(
         events_part.name,
         events_part.sample,
         events_part.digest,
-        *sum_counts(tallies),
+        counts,
+        weights,
         folder.name,
         size,
         num_bytes,
@@ -180,18 +184,23 @@ def event_keys(path: Path, settings: FeatureSettings, *, factor: float = 1.0) ->
     They have the order of the events in their part. Split, mixing and balance follow from the
     identity of an event alone, each by its own stream of random numbers.
     """
-    rows = read_columns(path, ["file_uuid", "entry", "label", "weight", NUM_PARTICLES.name])
+    names = ["file_uuid", "entry", "label", "weight", NUM_PARTICLES.name]
+    rows = read_columns(path, names)
     # Entries of a part ascend, so this is the order of its events, in which weights are summed.
     row = np.argsort(rows["entry"].to_numpy(), kind="stable")
     rows = rows.take(row)
     uuids = rows["file_uuid"].to_pylist()
     entries = rows["entry"].to_numpy()
+    split = split_index(uuids, entries, settings.split)
+    balance_hashes = event_hash(uuids, entries, stream=BALANCE_STREAM)
+    labels = rows["label"].to_numpy()
+    weights = rows["weight"].to_numpy()
     return EventKeys(
-        split=split_index(uuids, entries, settings.split).astype(np.int8),
+        split=split.astype(np.int8),
         mixing=event_hash(uuids, entries, stream=MIXING_STREAM),
-        balance=uniform(event_hash(uuids, entries, stream=BALANCE_STREAM)),
-        label=rows["label"].to_numpy().astype(np.int8),
-        weight=rows["weight"].to_numpy() * factor,
+        balance=uniform(balance_hashes),
+        label=labels.astype(np.int8),
+        weight=weights * factor,
         row=row.astype(np.int32),
         num_particles=rows[NUM_PARTICLES.name].to_numpy(),
     )
@@ -203,11 +212,11 @@ def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
     The columns are those of the events that the kernels do not read, the high-level features, and
     `core`: the 11 numbers of all particles of an event in one list.
     """
-    fields = [field for field in events if field.name not in _KERNEL_INPUTS]
-    fields += [pa.field(name, pa.float32()) for name in hlf_names()]
-    fields.append(pa.field(CORE, pa.large_list(pa.float32())))
-    # New fields lack the metadata of the fields of events.
-    return pa.schema([(field.name, field.type) for field in fields])
+    # New fields, unlike those of events, have no metadata.
+    fields = [(field.name, field.type) for field in events if field.name not in _KERNEL_INPUTS]
+    fields += [(name, pa.float32()) for name in hlf_names()]
+    fields.append((CORE, pa.large_list(pa.float32())))
+    return pa.schema(fields)
 
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
@@ -215,18 +224,19 @@ def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
 
     `events` is the table from which the block was made.
     """
-    schema = unmixed_schema(events.schema)
-    arrays: dict[str, pa.Array] = {}
-    for name, hlf_column in zip(hlf_names(), np.ascontiguousarray(block.hlf.T), strict=True):
-        arrays[name] = pa.array(hlf_column)
+    columns: dict[str, pa.Array] = {}
+    hlf_columns = np.ascontiguousarray(block.hlf.T)
+    for name, hlf_column in zip(hlf_names(), hlf_columns, strict=True):
+        columns[name] = pa.array(hlf_column)
     # One list per event: the 11 numbers of its first particle, then those of the second, and so on.
-    arrays[CORE] = pa.LargeListArray.from_arrays(
-        block.particle_offsets * NUM_CORE, block.core.ravel()
-    )
+    core_offsets = block.particle_offsets * NUM_CORE
+    columns[CORE] = pa.LargeListArray.from_arrays(core_offsets, block.core.ravel())
+    schema = unmixed_schema(events.schema)
     for name in schema.names:
-        if name not in arrays:
-            arrays[name] = events[name].take(block.selected).combine_chunks()
-    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+        if name not in columns:
+            columns[name] = events[name].take(block.selected).combine_chunks()
+    columns_in_order = [columns[name] for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns_in_order, schema=schema)
 
 
 def feature_rows(events: pa.Table, block: FeatureBlock) -> pa.Table:
@@ -235,9 +245,10 @@ def feature_rows(events: pa.Table, block: FeatureBlock) -> pa.Table:
     `events` is the table from which the block was made.
     """
     # The raw particles are replaced by one list column for each of their features.
-    rows = pa.Table.from_batches([unmixed_rows(events, block)]).drop_columns([CORE])
-    particles = list_columns(block.particle_offsets, particles_from_core(block.core.T))
-    for name, column in particles.items():
+    batch = unmixed_rows(events, block)
+    rows = pa.Table.from_batches([batch]).drop_columns([CORE])
+    particles = particles_from_core(block.core.T)
+    for name, column in list_columns(block.particle_offsets, particles).items():
         rows = rows.append_column(name, column)
     num_particles = np.diff(block.particle_offsets).astype(np.int32)
     return rows.append_column(NUM_PARTICLES.name, pa.array(num_particles))

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from features.arrays import offsets_from_counts
 from features.columns import INPUT_COLUMNS
 from features.dataset import RowGroup
 from features.distributions import (
@@ -152,14 +153,16 @@ def _pick_rows(
     """
     order = np.argsort(rows, kind="stable")
     # Sorted rows are cut where the next file begins.
-    file_bounds = np.searchsorted(rows[order], [file.first_row for file in files[1:]])
+    first_rows = [file.first_row for file in files[1:]]
+    file_bounds = np.searchsorted(rows[order], first_rows)
+    positions_by_file = np.split(order, file_bounds)
     picked = []
-    for file, positions in zip(files, np.split(order, file_bounds), strict=True):
-        if positions.size:
-            path = local_copy(as_path(file.path), scratch)
-            picked.append(
-                PickedRows(path, file.factor, rows[positions] - file.first_row, positions)
-            )
+    for file, positions in zip(files, positions_by_file, strict=True):
+        if positions.size == 0:
+            continue
+        path = local_copy(as_path(file.path), scratch)
+        rows_in_file = rows[positions] - file.first_row
+        picked.append(PickedRows(path, file.factor, rows_in_file, positions))
     return picked
 
 
@@ -172,7 +175,7 @@ def gather_rows(picked: Sequence[PickedRows], num_particles: NDArray[np.integer[
     Returns:
         The columns of the files, with a column of lists for each number of a particle.
     """
-    offsets = np.concatenate([[0], np.cumsum(num_particles, dtype=np.int64)])
+    offsets = offsets_from_counts(num_particles)
     particles = empty_particles(offsets[-1])
     batches = []
     factors = np.empty(len(num_particles))
@@ -200,7 +203,8 @@ def _scale_weights(rows: pa.Table, factors: NDArray[np.float64]) -> pa.Table:
     factor_column = pa.array(factors)
     for column, name in enumerate(rows.schema.names):
         if name == "weight" or name.startswith(WEIGHT_PREFIX):
-            rows = rows.set_column(column, name, pc.multiply(rows[name], factor_column))
+            weights = pc.multiply(rows[name], factor_column)
+            rows = rows.set_column(column, name, weights)
     return rows
 
 
@@ -219,7 +223,36 @@ def write_group(
     """
     table = _with_file_schema(rows, classes, settings)
     file = RowGroup(f"{SPLITS[split]}/part-{group:05d}.parquet", table.num_rows)
-    with new_file(out_dir / file.file) as unfinished:
+    digest = _write_parquet(table, out_dir / file.file)
+
+    hlf = hlf_array(table)
+    offsets, particles = particle_arrays(table)
+    # Particles of the first events are enough for histograms and scaler.
+    num_sampled = int(offsets[: EVENTS_FOR_PARTICLES + 1][-1])
+    sampled_particles = particle_features(particles, num_sampled)
+    num_particles = table["num_particles"].to_numpy()
+    labels = table["label"].to_numpy()
+    weights = table["weight"].to_numpy()
+    histograms = fill_histograms(hlf, sampled_particles, num_particles, labels, weights, classes)
+    if split != TRAIN:
+        # The scaler must depend on the training split only, so no other split has statistics.
+        hlf = hlf[:0]
+        sampled_particles = sampled_particles[:0]
+    hlf_statistics = ColumnStatistics.from_rows(hlf, INPUT_COLUMNS["hlf"].log_above)
+    particle_statistics = ColumnStatistics.from_rows(
+        sampled_particles, INPUT_COLUMNS["particles"].log_above
+    )
+    written = WrittenGroup(split, file, digest, hlf_statistics, particle_statistics)
+    return written, histograms
+
+
+def _write_parquet(table: pa.Table, path: Path) -> str:
+    """Write a table as one row group of a Parquet file, which appears whole.
+
+    Returns:
+        The digest of a file on object storage; empty for a local file.
+    """
+    with new_file(path) as unfinished:
         # Float features hardly repeat; the attempt at dictionaries costs a third of the time.
         pq.write_table(
             table,
@@ -232,32 +265,7 @@ def write_group(
             write_batch_size=1 << 16,
             write_page_checksum=True,
         )
-        digest = file_digest(unfinished) if is_remote(out_dir) else ""
-
-    hlf = hlf_array(table)
-    offsets, particles = particle_arrays(table)
-    # Particles of the first events are enough for histograms and scaler.
-    num_sampled = int(offsets[: EVENTS_FOR_PARTICLES + 1][-1])
-    sampled_particles = particle_features(particles, num_sampled)
-    histograms = fill_histograms(
-        hlf,
-        sampled_particles,
-        table["num_particles"].to_numpy(),
-        table["label"].to_numpy(),
-        table["weight"].to_numpy(),
-        classes,
-    )
-    if split != TRAIN:
-        # The scaler must depend on the training split only, so no other split has statistics.
-        hlf, sampled_particles = hlf[:0], sampled_particles[:0]
-    written = WrittenGroup(
-        split,
-        file,
-        digest,
-        ColumnStatistics.from_rows(hlf, INPUT_COLUMNS["hlf"].log_above),
-        ColumnStatistics.from_rows(sampled_particles, INPUT_COLUMNS["particles"].log_above),
-    )
-    return written, histograms
+        return file_digest(unfinished) if is_remote(path) else ""
 
 
 def _with_file_schema(

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from features.arrays import offsets_from_counts
 from features.columns import NUM_CORE, NUM_PARTICLES, PARTICLE_CORE
 from features.matrices import Particles, as_numpy, particles_from_core
 from features.settings import SplitSettings
@@ -72,10 +73,10 @@ def read_columns(path: Path, names: Sequence[str]) -> pa.Table:
     """Read some columns of all rows of a file; no others are read from the disk."""
     with pa.OSFile(str(path)) as file:
         schema = pa.ipc.open_file(file).schema
-        options = pa.ipc.IpcReadOptions(
-            included_fields=[schema.get_field_index(name) for name in names], use_threads=False
-        )
-        return pa.ipc.open_file(file, options=options).read_all().select(names)
+        indices = [schema.get_field_index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
+        reader = pa.ipc.open_file(file, options=options)
+        return reader.read_all().select(names)
 
 
 def read_rows(path: Path, rows: NDArray[np.int64]) -> Iterator[BatchRows]:
@@ -91,8 +92,9 @@ def read_rows(path: Path, rows: NDArray[np.int64]) -> Iterator[BatchRows]:
         for batch_number in np.unique(batch_numbers).tolist():
             first, stop = np.searchsorted(batch_numbers, [batch_number, batch_number + 1])
             needed = slice(int(first), int(stop))
+            first_row_of_batch = batch_number * ROWS_PER_BATCH
             batch = reader.get_batch(batch_number)
-            yield BatchRows(batch, rows[needed] - batch_number * ROWS_PER_BATCH, needed)
+            yield BatchRows(batch, rows[needed] - first_row_of_batch, needed)
 
 
 def copy_particles(
@@ -105,29 +107,36 @@ def copy_particles(
     core = batch_rows.batch[CORE]
     offsets = core.offsets.to_numpy().astype(np.int64)
     starts = offsets[batch_rows.rows]
-    lengths = offsets[batch_rows.rows + 1] - starts
-    stored = {field.name: core.values.field(field.name) for field in core.values.type}
-    targets: dict[str, NDArray[Any]] = dict(zip(PARTICLE_CORE, particles, strict=True))
-    for name, target in targets.items():
+    stops = offsets[batch_rows.rows + 1]
+    lengths = stops - starts
+    for name, target in _arrays_by_name(particles).items():
         if name in _IN_BYTES:
-            low = stored[f"{name}_low"]
-            # The buffer may be longer than its bytes.
-            low_bytes = np.frombuffer(low.buffers()[1], np.uint8, count=3 * len(low))
-            copy_joined_runs(
-                as_numpy(stored[f"{name}_high"]),
-                low_bytes.reshape(-1, 3),
-                starts,
-                lengths,
-                target.view(np.uint32),
-                target_starts,
-            )
+            high = as_numpy(core.values.field(f"{name}_high"))
+            low = _low_bytes(core.values.field(f"{name}_low"))
+            target_bits = target.view(np.uint32)
+            copy_joined_runs(high, low, starts, lengths, target_bits, target_starts)
         else:
-            copy_runs(as_numpy(stored[name]), starts, lengths, target, target_starts)
+            source = as_numpy(core.values.field(name))
+            copy_runs(source, starts, lengths, target, target_starts)
+
+
+def _arrays_by_name(particles: Particles) -> dict[str, NDArray[Any]]:
+    """The arrays of particles by their names in `features.columns.PARTICLE_CORE`."""
+    return dict(zip(PARTICLE_CORE, particles, strict=True))
+
+
+def _low_bytes(column: pa.FixedSizeBinaryArray) -> NDArray[np.uint8]:
+    """The three lower bytes of each number, (num_numbers, 3), in a column of a file."""
+    _, numbers = column.buffers()
+    # The buffer may be longer than its bytes.
+    flat_bytes = np.frombuffer(numbers, np.uint8, count=3 * len(column))
+    return flat_bytes.reshape(-1, 3)
 
 
 def empty_particles(num_particles: int) -> Particles:
     """Arrays for a number of particles, not yet filled."""
-    return Particles._make(np.empty(num_particles, dtype) for dtype in PARTICLE_CORE.values())
+    arrays = [np.empty(num_particles, dtype) for dtype in PARTICLE_CORE.values()]
+    return Particles(*arrays)
 
 
 def _stored_fields() -> list[pa.Field]:
@@ -145,9 +154,9 @@ def _stored_fields() -> list[pa.Field]:
 def _stored_schema(schema: pa.Schema) -> pa.Schema:
     """The schema of a file with rows of a schema; the particles are its last column."""
     fields = [field for field in schema if field.name != CORE]
-    return pa.schema(
-        [*fields, _NUM_PARTICLES_FIELD, pa.field(CORE, pa.list_(pa.struct(_stored_fields())))]
-    )
+    particle_type = pa.struct(_stored_fields())
+    core_field = pa.field(CORE, pa.list_(particle_type))
+    return pa.schema([*fields, _NUM_PARTICLES_FIELD, core_field])
 
 
 def _runs(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -161,7 +170,8 @@ def _runs(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             continue
         rows = pa.concat_tables(pending)
         # Only the last batch of a file may be shorter, so remaining rows go to the next run.
-        num_rows = rows.num_rows - rows.num_rows % ROWS_PER_BATCH
+        num_remaining = rows.num_rows % ROWS_PER_BATCH
+        num_rows = rows.num_rows - num_remaining
         yield rows.slice(0, num_rows)
         pending = [rows.slice(num_rows)]
         num_bytes = pending[0].nbytes
@@ -179,27 +189,26 @@ def _stored_rows(run: pa.Table, shares: SplitSettings) -> pa.Table:
     order = np.lexsort((mixing, split))
 
     offsets, particles = _sorted_particles(run[CORE], order)
-    lists = pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)), _stored_particles(particles)
-    )
-    num_particles = pa.array(np.diff(offsets).astype(np.int32))
+    list_offsets = pa.array(offsets.astype(np.int32))
+    lists = pa.ListArray.from_arrays(list_offsets, _stored_particles(particles))
+    num_particles = np.diff(offsets).astype(np.int32)
     rows = run.drop_columns([CORE]).combine_chunks().take(order)
-    return rows.append_column(_NUM_PARTICLES_FIELD, num_particles).append_column(CORE, lists)
+    rows = rows.append_column(_NUM_PARTICLES_FIELD, pa.array(num_particles))
+    return rows.append_column(CORE, lists)
 
 
 def _stored_particles(particles: Particles) -> pa.StructArray:
     """Particles as a file stores them, with `_stored_fields()`."""
-    numbers_by_name: dict[str, NDArray[Any]] = dict(zip(PARTICLE_CORE, particles, strict=True))
-    arrays = []
-    for name, numbers in numbers_by_name.items():
+    columns = []
+    for name, numbers in _arrays_by_name(particles).items():
         if name not in _IN_BYTES:
-            arrays.append(pa.array(numbers))
+            columns.append(pa.array(numbers))
             continue
         high, low = split_bytes(numbers.view(np.uint32))
-        buffers = [None, pa.py_buffer(low)]
-        arrays.append(pa.array(high))
-        arrays.append(pa.FixedSizeBinaryArray.from_buffers(pa.binary(3), len(low), buffers))
-    return pa.StructArray.from_arrays(arrays, fields=_stored_fields())
+        low_buffers = [None, pa.py_buffer(low)]
+        low_column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(3), len(low), low_buffers)
+        columns += [pa.array(high), low_column]
+    return pa.StructArray.from_arrays(columns, fields=_stored_fields())
 
 
 def _sorted_particles(
@@ -210,22 +219,22 @@ def _sorted_particles(
     `core` has the 11 numbers of all particles of an event in one list; `order` (num_events,) are
     indices of events.
     """
-    num_particles = pc.list_value_length(core).to_numpy() // NUM_CORE
-    offsets = np.concatenate([[0], np.cumsum(num_particles[order])])
+    list_lengths = pc.list_value_length(core).to_numpy()
+    num_particles = list_lengths // NUM_CORE
+    offsets = offsets_from_counts(num_particles[order])
     target_starts = np.empty_like(order)
     target_starts[order] = offsets[:-1]
-    core_columns = np.empty((NUM_CORE, offsets[-1]), dtype=np.float32)
+    num_columns = offsets[-1]
+    core_columns = np.empty((NUM_CORE, num_columns), dtype=np.float32)
     first_event = 0
     for chunk in core.chunks:
-        events = slice(first_event, first_event + len(chunk))
-        first_event += len(chunk)
-        transpose_runs(
-            chunk.values.to_numpy().reshape(-1, NUM_CORE),
-            chunk.offsets.to_numpy()[:-1] // NUM_CORE,
-            num_particles[events],
-            core_columns,
-            target_starts[events],
-        )
+        end = first_event + len(chunk)
+        lengths = num_particles[first_event:end]
+        chunk_starts = target_starts[first_event:end]
+        core_rows = chunk.values.to_numpy().reshape(-1, NUM_CORE)
+        first_rows = chunk.offsets.to_numpy()[:-1] // NUM_CORE
+        transpose_runs(core_rows, first_rows, lengths, core_columns, chunk_starts)
+        first_event = end
     return offsets, particles_from_core(core_columns)
 
 
@@ -242,9 +251,11 @@ def transpose_runs(
     Run i begins at `source_starts[i]` and at `target_starts[i]`, and has `lengths[i]` rows.
     """
     for run in range(source_starts.size):
-        for row in range(lengths[run]):
-            for column in range(target.shape[0]):
-                target[column, target_starts[run] + row] = source[source_starts[run] + row, column]
+        for index in range(lengths[run]):
+            source_row = source_starts[run] + index
+            target_column = target_starts[run] + index
+            for field in range(target.shape[0]):
+                target[field, target_column] = source[source_row, field]
 
 
 @compiled
@@ -257,8 +268,10 @@ def copy_runs(
 ) -> None:
     """Copy runs of `source` to runs of `target`, as `transpose_runs` does for rows."""
     for run in range(source_starts.size):
+        source_start = source_starts[run]
+        target_start = target_starts[run]
         for index in range(lengths[run]):
-            target[target_starts[run] + index] = source[source_starts[run] + index]
+            target[target_start + index] = source[source_start + index]
 
 
 @compiled
@@ -266,11 +279,11 @@ def split_bytes(bits: NDArray[np.uint32]) -> tuple[NDArray[np.uint8], NDArray[np
     """The highest byte (num_numbers,) and the lower ones (num_numbers, 3) of float32 as bits."""
     high = np.empty(bits.size, dtype=np.uint8)
     low = np.empty((bits.size, 3), dtype=np.uint8)
-    for index in range(bits.size):
-        high[index] = bits[index] >> 24
-        low[index, 0] = bits[index] & 0xFF
-        low[index, 1] = bits[index] >> 8 & 0xFF
-        low[index, 2] = bits[index] >> 16 & 0xFF
+    for index, number_bits in enumerate(bits):
+        high[index] = number_bits >> 24
+        low[index, 0] = number_bits & 0xFF
+        low[index, 1] = number_bits >> 8 & 0xFF
+        low[index, 2] = number_bits >> 16 & 0xFF
     return high, low
 
 
@@ -285,7 +298,12 @@ def copy_joined_runs(
 ) -> None:
     """Copy runs of numbers from `split_bytes` to runs of `target`, as `copy_runs` does."""
     for run in range(source_starts.size):
+        source_start = source_starts[run]
+        target_start = target_starts[run]
         for index in range(lengths[run]):
-            source = source_starts[run] + index
-            low_bits = low[source, 0] | low[source, 1] << 8 | low[source, 2] << 16
-            target[target_starts[run] + index] = low_bits | high[source] << 24
+            source = source_start + index
+            lowest_byte = low[source, 0]
+            second_byte = low[source, 1] << 8
+            third_byte = low[source, 2] << 16
+            highest_byte = high[source] << 24
+            target[target_start + index] = lowest_byte | second_byte | third_byte | highest_byte
