@@ -30,15 +30,20 @@ def compile_kernels() -> None:
         schema = unmixed_schema()
         write_unmixed(path, [_row_without_particles(schema)], schema, SplitSettings())
         first_row = np.zeros(1, dtype=np.int64)
-        gather_rows([PickedRows(path, 1.0, first_row, first_row)], np.zeros(1, dtype=np.int32))
-    particle_features(particles_from_core(np.empty((NUM_CORE, 0), dtype=np.float32)))
+        picked = PickedRows(path, 1.0, first_row, first_row)
+        num_particles = np.zeros(1, dtype=np.int32)
+        gather_rows([picked], num_particles)
+    core_columns = np.empty((NUM_CORE, 0), dtype=np.float32)
+    particle_features(particles_from_core(core_columns))
 
 
 def _row_without_particles(schema: pa.Schema) -> pa.RecordBatch:
     """A row of zeros in a schema of unmixed rows."""
     row: dict[str, object] = {}
     for field in schema:
-        row[field.name] = str(uuid.UUID(int=0)) if field.type == pa.string() else 0
+        row[field.name] = 0
+        if field.type == pa.string():
+            row[field.name] = str(uuid.UUID(int=0))
     row[CORE] = []
     return pa.RecordBatch.from_pylist([row], schema=schema)
 

@@ -76,10 +76,9 @@ class FeatureDataset(NamedTuple):
                 f"Make the features again: `python -m pipeline features`."
             )
         try:
-            splits = {
-                name: [RowGroup(**group) for group in groups]
-                for name, groups in description["splits"].items()
-            }
+            splits = {}
+            for name, groups in description["splits"].items():
+                splits[name] = [RowGroup(**group) for group in groups]
             # A file may lack `reading`.
             fields = {"reading": {}, **description, "folder": folder, "splits": splits}
             return cls._make(fields[name] for name in cls._fields)
@@ -95,25 +94,24 @@ class FeatureDataset(NamedTuple):
         """
         fields = self._asdict()
         del fields["folder"]
-        fields["splits"] = {
-            split: [group._asdict() for group in groups] for split, groups in self.splits.items()
-        }
+        splits = {}
+        for split, groups in self.splits.items():
+            splits[split] = [group._asdict() for group in groups]
+        particles = {"rows": self.max_particles, "features": list(PARTICLE_FEATURE_NAMES)}
         description = {
             "version": DATASET_VERSION,
             "hlf": list(hlf_names()),
-            "particles": {"rows": self.max_particles, "features": list(PARTICLE_FEATURE_NAMES)},
+            "particles": particles,
             **fields,
+            "splits": splits,
         }
-        (self.folder / "dataset.json").write_text(
-            json.dumps(description, indent=1), encoding="utf-8"
-        )
-        (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1), encoding="utf-8")
+        _write_json(self.folder / "dataset.json", description)
+        _write_json(self.folder / "scaler.json", columns)
 
     def scaler(self) -> dict[str, Any]:
         """Content of `scaler.json`: `rows`, `mean` and `std` of `hlf` and `particles`."""
-        scaler: dict[str, Any] = json.loads(
-            (self.folder / "scaler.json").read_text(encoding="utf-8")
-        )
+        text = (self.folder / "scaler.json").read_text(encoding="utf-8")
+        scaler: dict[str, Any] = json.loads(text)
         return scaler
 
     @property
@@ -134,3 +132,9 @@ class FeatureDataset(NamedTuple):
     def num_rows(self, split: str) -> int:
         """Number of events of a split."""
         return sum(group.rows for group in self.splits[split])
+
+
+def _write_json(path: Path, description: dict[str, Any]) -> None:
+    """Write a description as indented JSON."""
+    text = json.dumps(description, indent=1)
+    path.write_text(text, encoding="utf-8")

@@ -95,7 +95,8 @@ def add_histograms(sets: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histogram
 
 def save_histograms(histograms: Histograms, path: Path) -> None:
     """Write histograms as JSON in uhi's exchange format, which hist and boost-histogram read."""
-    path.write_text(json.dumps(histograms, default=uhi.io.json.default), encoding="utf-8")
+    text = json.dumps(histograms, default=uhi.io.json.default)
+    path.write_text(text, encoding="utf-8")
 
 
 def _empty_histogram(feature: Feature, binning: Binning, classes: list[str]) -> Any:
@@ -104,5 +105,6 @@ def _empty_histogram(feature: Feature, binning: Binning, classes: list[str]) -> 
     class_axis = bh.axis.Integer(0, len(classes), underflow=False, overflow=False)
     unit = "" if feature.unit == "1" else f" [{feature.unit}]"
     feature_axis.__dict__.update(name=feature.name, label=f"{feature.name}{unit}")
-    class_axis.__dict__.update(name="class", label=", ".join(classes))
+    class_label = ", ".join(classes)
+    class_axis.__dict__.update(name="class", label=class_label)
     return bh.Histogram(feature_axis, class_axis, storage=bh.storage.Weight())

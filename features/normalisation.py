@@ -87,13 +87,13 @@ class GeneratedSample(NamedTuple):
                 f"(sum_of_weights: {sum_of_weights}). Correct it: it has the scale of "
                 "`weight`, and counts the events of all files."
             )
-        return {
-            part_name: cls(
-                label, cross_section_pb, num_events[part_name], read_sums[part_name], stated_sum
-            )
-            for part_name, label in labels.items()
-            if label is not None
-        }
+        samples = {}
+        for part_name, label in labels.items():
+            if label is not None:
+                samples[part_name] = cls(
+                    label, cross_section_pb, num_events[part_name], read_sums[part_name], stated_sum
+                )
+        return samples
 
 
 def _allowed_excess(stated_sum: float, signed_squares: float) -> float:
@@ -107,7 +107,8 @@ def _allowed_excess(stated_sum: float, signed_squares: float) -> float:
         signed_squares: Sum of the squared weights of the events read; 0 if no weight is negative.
     """
     # Copies are subtracted from the squares, so that rounding may leave less than 0.
-    return stated_sum * _ROUNDING + _DEVIATIONS * math.sqrt(max(0.0, signed_squares))
+    standard_deviation = math.sqrt(max(0.0, signed_squares))
+    return stated_sum * _ROUNDING + _DEVIATIONS * standard_deviation
 
 
 def _stated_sum(
@@ -122,7 +123,8 @@ def _stated_sum(
     """
     if not isinstance(sum_of_weights, str):
         return sum_of_weights
-    sums_in_files: Mapping[str, float] = ingested.get("generated", {}).get(name, {})
+    sums_by_sample = ingested.get("generated", {})
+    sums_in_files: Mapping[str, float] = sums_by_sample.get(name, {})
     if sum_of_weights not in sums_in_files:
         raise FeatureError(
             f"sample '{name}' was ingested with another sum_of_weights. Run `ingest` first."

@@ -59,11 +59,10 @@ def described_schema(
     `columns`, unit and definition of each column, from the column table; and `settings`, if given,
     which `stated_settings` reads.
     """
-    columns = {
-        name: {"unit": column.unit, "definition": column.meaning}
-        for name, column in COLUMNS.items()
-        if name in schema.names
-    }
+    columns = {}
+    for name, column in COLUMNS.items():
+        if name in schema.names:
+            columns[name] = {"unit": column.unit, "definition": column.meaning}
     metadata = {"classes": json.dumps(list(classes)), "columns": json.dumps(columns)}
     if settings:
         metadata["settings"] = json.dumps(dict(settings))
@@ -73,5 +72,6 @@ def described_schema(
 def stated_settings(schema: pa.Schema) -> dict[str, Any]:
     """The settings by key of the config that made the features; empty for tables without them."""
     metadata = schema.metadata or {}
-    settings: dict[str, Any] = json.loads(metadata.get(b"settings", b"{}"))
+    settings_text = metadata.get(b"settings", b"{}")
+    settings: dict[str, Any] = json.loads(settings_text)
     return settings

@@ -137,11 +137,8 @@ def make_features(
     # A row group must fit in the memory of a task, whatever the settings say.
     max_rows = rows_in_memory(num_bytes, num_selected)
     rows_per_group = min(settings.rows_per_group, max_rows)
-    plan = plan_mixing(
-        [result.keys for result in results],
-        settings.model_copy(update={"rows_per_group": rows_per_group}),
-        classes,
-    )
+    fitting_settings = settings.model_copy(update={"rows_per_group": rows_per_group})
+    plan = plan_mixing([result.keys for result in results], fitting_settings, classes)
     for split in SPLITS:
         make_folder(parquet_dir / split)
     files = _kernel_files(results, kernels, factors)
@@ -150,7 +147,8 @@ def make_features(
     # Without `count_mixed`, a counter that nobody reads.
     counting: AbstractContextManager[Accumulator[int]] = nullcontext(spark.accumulator(0))
     if count_mixed is not None:
-        counting = count_mixed(sum(len(group.rows) for group in plan.groups))
+        num_mixed = sum(len(group.rows) for group in plan.groups)
+        counting = count_mixed(num_mixed)
     with counting as mixed_counter:
 
         def write(groups: list[RowGroupPlan]) -> tuple[list[WrittenGroup], Histograms]:
@@ -166,10 +164,15 @@ def make_features(
         task_results = spark.parallelize(tasks, len(tasks)).map(write).collect()
 
     # Each task returned its row groups and one sum of their histograms.
-    written = [group for task_groups, _ in task_results for group in task_groups]
+    written = []
+    for task_groups, _ in task_results:
+        written += task_groups
     histograms = add_histograms(task_histograms for _, task_histograms in task_results)
     if not is_remote(parquet_dir):
         _remove_unfinished([kernels, *(parquet_dir / split for split in SPLITS)])
+    normalisation = {}
+    for name, sample in samples.items():
+        normalisation[name] = {**sample._asdict(), "factor": factors[name]}
     dataset = FeatureDataset(
         out_dir,
         classes,
@@ -177,19 +180,14 @@ def make_features(
         _groups_by_split(written),
         plan.counts,
         kernel_items(settings),
-        {name: {**sample._asdict(), "factor": factors[name]} for name, sample in samples.items()},
+        normalisation,
         str(parquet_dir) if is_remote(parquet_dir) else "",
         reading,
     )
     dataset.save(columns=_scalers(written))
-    return FeaturesResult(
-        dataset,
-        outputs,
-        sum(result.is_reused for result in results),
-        damaged,
-        histograms,
-        {group.group.file: group.digest for group in written},
-    )
+    num_reused = sum(result.is_reused for result in results)
+    digests = {group.group.file: group.digest for group in written}
+    return FeaturesResult(dataset, outputs, num_reused, damaged, histograms, digests)
 
 
 def _kernel_files(
@@ -219,7 +217,8 @@ def _groups_by_split(written: Sequence[WrittenGroup]) -> dict[str, list[RowGroup
     """The row groups of each split, by its name."""
     groups: dict[str, list[RowGroup]] = {name: [] for name in SPLITS}
     for group in written:
-        groups[SPLITS[group.split]].append(group.group)
+        split_name = SPLITS[group.split]
+        groups[split_name].append(group.group)
     return groups
 
 
@@ -257,7 +256,9 @@ def _run_kernels(
         """Reuse or make the output of one part, and read its keys, in a task."""
         keep_freed_memory()
         events_part, output = work
-        is_reused = output is not None and file_digest(local_rows(output)) == output.file_digest
+        is_reused = False
+        if output is not None:
+            is_reused = file_digest(local_rows(output)) == output.file_digest
         if output is None or not is_reused:
             output = run_kernels(events_part, settings, kernels)
         event_counter.add(output.counts["events"])
@@ -270,20 +271,21 @@ def _run_kernels(
 
     # One list of all files is faster than a request for each, on object storage.
     sizes = file_sizes(kernels.parent)
-    reusable = {
-        (output.name, output.digest): output for output in earlier if output.is_among(sizes)
-    }
+    reusable = {}
+    for output in earlier:
+        if output.is_among(sizes):
+            reusable[output.name, output.digest] = output
     work = []
     for events_part in events_parts:
         earlier_output = reusable.get((events_part.name, events_part.digest))
         work.append((events_part, earlier_output))
-    results = list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
-    # An earlier output that its task did not reuse had another digest than recorded.
-    damaged = [
-        events_part.name
-        for (events_part, earlier_output), result in zip(work, results, strict=True)
-        if earlier_output is not None and not result.is_reused
-    ]
+    tasks = spark.parallelize(work, num_tasks(len(work)))
+    results = list(tasks.map(run).collect())
+    damaged = []
+    for (events_part, earlier_output), result in zip(work, results, strict=True):
+        # An earlier output that its task did not reuse had another digest than recorded.
+        if earlier_output is not None and not result.is_reused:
+            damaged.append(events_part.name)
     return results, damaged
 
 
@@ -308,7 +310,8 @@ def _require_selected_events(outputs: Sequence[KernelOutput]) -> None:
     for sample, counter in sums_by_sample(outputs)["samples"].items():
         if counter["selected"]:
             continue
-        cutflow = "\n".join(f"  {step:<30}{count:>10}" for step, count in counter.items())
+        lines = [f"  {step:<30}{count:>10}" for step, count in counter.items()]
+        cutflow = "\n".join(lines)
         raise FeatureError(
             f"sample '{sample}': no event is left after the selection. Its cutflow:\n{cutflow}\n"
             "Loosen features.min_lepton_pt or features.max_lepton_isolation, or check the files."

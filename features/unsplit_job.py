@@ -97,6 +97,6 @@ def _row_groups(part_number: int, keys: EventKeys, max_rows: int) -> Iterator[Ro
     for first in range(0, len(keys.row), max_rows):
         events = slice(first, first + max_rows)
         # Parts hold a few thousand events, so the file numbers of two parts never collide.
-        number = part_number * _FILE_NUMBERS_PER_PART + first
+        group_number = part_number * _FILE_NUMBERS_PER_PART + first
         rows = keys.row[events].astype(np.int64)
-        yield RowGroupPlan(_TEST, number, rows, keys.num_particles[events])
+        yield RowGroupPlan(_TEST, group_number, rows, keys.num_particles[events])
