@@ -46,14 +46,14 @@ def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
             unfinished.replace(path)
 
 
-def write_atomically(path: Path, content: dict[str, Any]) -> None:
+def write_atomically(path: Path, document: dict[str, Any]) -> None:
     """Write JSON with secrets hidden; a power cut leaves the old file or the new one whole.
 
     The new file is flushed under a hidden name, then renamed; then the name is flushed.
     """
     unfinished = path.with_name(f".{path.name}.new")
     with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(redact_all(content), file, indent=1)
+        json.dump(redact_all(document), file, indent=1)
     flush_file(unfinished)
     unfinished.replace(path)
     flush_folder(path.parent)

@@ -145,7 +145,8 @@ def _number_range(first: str, last: str) -> list[str]:
     """
     step = 1 if int(first) <= int(last) else -1
     width = len(first) if first.startswith("0") else 0
-    return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
+    integers = range(int(first), int(last) + step, step)
+    return [f"{integer:0{width}d}" for integer in integers]
 
 
 def local_matches(pattern: str) -> list[str]:

@@ -47,10 +47,10 @@ def after_loading(refresh: Callable[[], object]) -> None:
     _refresh_functions.append(refresh)
 
 
-def name_validator(table: Mapping[str, Any], kind: str) -> Callable[[str], str]:
+def name_validator(table: Mapping[str, Any], noun: str) -> Callable[[str], str]:
     """A function that returns a name unchanged, or raises ValueError if it is not in a table.
 
-    It reads the table at each call, since plugins may fill it later. `kind` is the noun for
+    It reads the table at each call, since plugins may fill it later. `noun` stands in
     messages, such as `network`.
     """
 
@@ -59,7 +59,7 @@ def name_validator(table: Mapping[str, Any], kind: str) -> Callable[[str], str]:
             return name
         nearest = difflib.get_close_matches(name, table, n=1)
         hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-        raise ValueError(f"there is no {kind} '{name}', only {', '.join(table)}.{hint}")
+        raise ValueError(f"there is no {noun} '{name}', only {', '.join(table)}.{hint}")
 
     return require_name
 

@@ -37,19 +37,19 @@ _MIN_LENGTH: Final = 6
 _secrets: Final[set[str]] = set()
 
 
-def register_secrets(content: Any) -> None:
+def register_secrets(settings: Any) -> None:
     """Remember every `SecretStr` of nested lists and mappings, for `redact` in this process.
 
     Secrets of less than six characters are left out: they would hide parts of words.
     """
-    if isinstance(content, SecretStr):
-        secret = content.get_secret_value()
+    if isinstance(settings, SecretStr):
+        secret = settings.get_secret_value()
         if len(secret) >= _MIN_LENGTH:
             _secrets.add(secret)
-    elif isinstance(content, Mapping):
-        register_secrets(list(content.values()))
-    elif isinstance(content, list | tuple):
-        for element in content:
+    elif isinstance(settings, Mapping):
+        register_secrets(list(settings.values()))
+    elif isinstance(settings, list | tuple):
+        for element in settings:
             register_secrets(element)
 
 
@@ -61,18 +61,18 @@ def redact(text: str) -> str:
     return _URL.sub(_redact_url, text)
 
 
-def redact_all(content: Any) -> Any:
+def redact_all(document: Any) -> Any:
     """Redact all strings and keys of nested lists and mappings, as JSON holds them.
 
     The result is a copy; tuples become lists.
     """
-    if isinstance(content, str):
-        return redact(content)
-    if isinstance(content, Mapping):
-        return {redact_all(key): redact_all(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [redact_all(element) for element in content]
-    return content
+    if isinstance(document, str):
+        return redact(document)
+    if isinstance(document, Mapping):
+        return {redact_all(key): redact_all(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [redact_all(element) for element in document]
+    return document
 
 
 def _redact_url(url: re.Match[str]) -> str:

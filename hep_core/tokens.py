@@ -94,13 +94,14 @@ def bearer_token_end(token: str) -> datetime | None:
 
     Its signature is not checked: the server decides whether it is valid.
     """
-    parts = token.strip().split(".")
-    if len(parts) != 3:
+    segments = token.strip().split(".")
+    if len(segments) != 3:
         return None
+    _, payload, _ = segments
     # The encoding of these tokens leaves out the padding.
-    payload = parts[1] + "=" * (-len(parts[1]) % 4)
+    padding = "=" * (-len(payload) % 4)
     try:
-        claims = json.loads(base64.urlsafe_b64decode(payload))
+        claims = json.loads(base64.urlsafe_b64decode(payload + padding))
     except (binascii.Error, ValueError):
         return None
     if not isinstance(claims, dict):
@@ -125,18 +126,18 @@ def proxy_end(pem: bytes) -> datetime | None:
     return min(certificate.not_valid_after_utc for certificate in certificates)
 
 
-def kerberos_ticket(content: bytes) -> tuple[str, datetime] | None:
+def kerberos_ticket(cache: bytes) -> tuple[str, datetime] | None:
     """Return the user of a Kerberos ticket file and when the ticket ends; None if it has none.
 
     Ends of tickets for single services do not count: the ticket-granting ticket gets new ones.
 
     Args:
-        content: The bytes of a credential cache of MIT Kerberos, format 4.
+        cache: The bytes of a credential cache of MIT Kerberos, format 4.
     """
-    if not content.startswith(_TICKET_FILE):
+    if not cache.startswith(_TICKET_FILE):
         return None
     try:
-        reader = _TicketReader(content)
+        reader = _TicketReader(cache)
         realm, *names = reader.read_principal()
         while reader.has_more():
             service, end = reader.read_ticket()
@@ -155,14 +156,14 @@ class _TicketReader:
     Raises struct.error where the file ends too early.
     """
 
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        (header_length,) = struct.unpack_from(">H", content, 2)
+    def __init__(self, cache: bytes) -> None:
+        self._cache = cache
+        (header_length,) = struct.unpack_from(">H", cache, 2)
         self._position = 4 + int(header_length)
 
     def has_more(self) -> bool:
         """Whether there is another entry."""
-        return self._position < len(self._content)
+        return self._position < len(self._cache)
 
     def read_principal(self) -> list[bytes]:
         """Read the name of a user or service: its realm, then its components."""
@@ -191,14 +192,14 @@ class _TicketReader:
         return service, end
 
     def _number(self, number_format: str) -> int:
-        (number,) = struct.unpack_from(number_format, self._content, self._position)
+        (integer,) = struct.unpack_from(number_format, self._cache, self._position)
         self._position += struct.calcsize(number_format)
-        return int(number)
+        return int(integer)
 
     def _data(self) -> bytes:
         """Read bytes, before which their number stands."""
         length = self._number(">I")
-        (data,) = struct.unpack_from(f"{length}s", self._content, self._position)
+        (data,) = struct.unpack_from(f"{length}s", self._cache, self._position)
         self._position += length
         return bytes(data)
 
@@ -217,9 +218,9 @@ def _bearer_tokens(environment: Mapping[str, str], user: int) -> Iterator[Token]
         f"/tmp/bt_u{user}",  # noqa: S108 - as above
     ]
     for path in paths:
-        content = _content(path)
-        if content:
-            end = bearer_token_end(content.decode(errors="replace"))
+        token = _file_bytes(path)
+        if token:
+            end = bearer_token_end(token.decode(errors="replace"))
             yield Token(f"the bearer token {path}", end, renewal)
             return
 
@@ -227,11 +228,10 @@ def _bearer_tokens(environment: Mapping[str, str], user: int) -> Iterator[Token]
 def _proxies(environment: Mapping[str, str], user: int) -> Iterator[Token]:
     """Yield the proxy certificate of a user, if there is one."""
     path = environment.get("X509_USER_PROXY") or f"/tmp/x509up_u{user}"  # noqa: S108 - fixed by Globus
-    content = _content(path)
-    if content:
-        yield Token(
-            f"the proxy certificate {path}", proxy_end(content), "renew it by voms-proxy-init"
-        )
+    pem = _file_bytes(path)
+    if pem:
+        end = proxy_end(pem)
+        yield Token(f"the proxy certificate {path}", end, "renew it by voms-proxy-init")
 
 
 def _kerberos_tickets(environment: Mapping[str, str], user: int) -> Iterator[Token]:
@@ -240,11 +240,11 @@ def _kerberos_tickets(environment: Mapping[str, str], user: int) -> Iterator[Tok
     The cache may be no file (`KCM:`, `KEYRING:`); then its end is unknown.
     """
     cache = environment.get("KRB5CCNAME") or f"FILE:/tmp/krb5cc_{user}"
-    kind, _, path = cache.rpartition(":")
-    if kind not in ("", "FILE"):
+    cache_type, _, path = cache.rpartition(":")
+    if cache_type not in ("", "FILE"):
         yield Token(f"the Kerberos ticket in {cache}", None, "renew it by kinit")
         return
-    ticket = kerberos_ticket(_content(path))
+    ticket = kerberos_ticket(_file_bytes(path))
     if ticket is not None:
         owner, end = ticket
         yield Token(f"the Kerberos ticket of {owner} in {path}", end, "renew it by kinit")
@@ -263,7 +263,7 @@ def _session_tokens(environment: Mapping[str, str]) -> Iterator[Token]:
     yield Token("the S3 session token in AWS_SESSION_TOKEN", end, renewal)
 
 
-def _content(path: str) -> bytes:
+def _file_bytes(path: str) -> bytes:
     """Return the bytes of a file of a token; none if it cannot be read."""
     try:
         return Path(path).read_bytes() if path else b""
