@@ -100,14 +100,15 @@ def _calorimeter(
     number of towers around the beam in each. The rows are mirrored to negative eta. `resolution`
     has edges and terms, `min_energy` is in GeV.
     """
-    edges = np.concatenate([edges for edges, _ in sections])
-    around = np.concatenate([np.full(len(edges), num_columns) for edges, num_columns in sections])
-    return Calorimeter(
-        np.concatenate([-edges[::-1], [0.0], edges]),
-        np.concatenate([around[::-1], around]),
-        *resolution,
-        min_energy,
-    )
+    upper_edges = np.concatenate([edges for edges, _ in sections])
+    columns_of_section = [num_columns for _, num_columns in sections]
+    rows_of_section = [len(edges) for edges, _ in sections]
+    num_around = np.repeat(columns_of_section, rows_of_section)
+    mirrored_edges = -upper_edges[::-1]
+    all_edges = np.concatenate([mirrored_edges, [0.0], upper_edges])
+    all_around = np.concatenate([num_around[::-1], num_around])
+    resolution_edges, resolution_terms = resolution
+    return Calorimeter(all_edges, all_around, resolution_edges, resolution_terms, min_energy)
 
 
 _FORWARD: Final = np.array([3.125, 3.3, 3.475, 3.65, 3.825, 4.0, 4.175, 4.35, 4.525, 4.7, 5.0])
@@ -173,7 +174,8 @@ def measure(
     mean_energy = _weighted_mean(track_energy, track_sigma, energy, sigma)
     has_tracks = track_energy > 0
     is_scaled = has_tracks & ~has_neutral & np.isfinite(mean_energy)
-    scale = np.divide(mean_energy, track_energy, out=np.ones(num_towers), where=is_scaled)
+    scale = np.ones(num_towers)
+    np.divide(mean_energy, track_energy, out=scale, where=is_scaled)
     return Flow(neutral, scale[track_tower])
 
 
@@ -186,7 +188,8 @@ def _weighted_mean(
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         track_weight = 1 / np.square(track_sigma)
-        tower_weight = np.where(sigma > 0, 1 / np.square(sigma), 0.0)
+        inverse_variance = 1 / np.square(sigma)
+        tower_weight = np.where(sigma > 0, inverse_variance, 0.0)
         weighted_sum = track_weight * track_energy + tower_weight * energy
         mean: Floats = weighted_sum / (track_weight + tower_weight)
     return mean

@@ -104,12 +104,15 @@ class DetectedCandidates(NamedTuple):
         cls, *collections: TrackArrays | Hits | DetectedCandidates
     ) -> DetectedCandidates:
         """The candidates of several collections, one after the other."""
-        return DetectedCandidates(
-            np.concatenate([candidates.event for candidates in collections]),
-            np.concatenate([candidates.pt for candidates in collections]),
-            np.concatenate([candidates.eta for candidates in collections]),
-            np.concatenate([candidates.phi for candidates in collections]),
-        )
+        event = np.concatenate([candidates.event for candidates in collections])
+        pt = np.concatenate([candidates.pt for candidates in collections])
+        eta = np.concatenate([candidates.eta for candidates in collections])
+        phi = np.concatenate([candidates.phi for candidates in collections])
+        return DetectedCandidates(event, pt, eta, phi)
+
+    def select(self, rows: NDArray[np.bool_] | Integers) -> DetectedCandidates:
+        """Some of the candidates."""
+        return DetectedCandidates._make(column[rows] for column in self)
 
 
 def simulate(
@@ -135,75 +138,80 @@ def simulate(
     num_events = particles.num_events
     arrival = propagate(particles)
     tracks = make_tracks(crossing, arrival, rng)
+    tracks, photons, neutral_hadrons = _measure_energies(particles, arrival, tracks, rng)
 
-    code = np.abs(particles.pid)
-    showers = arrival.arrives & ~np.isin(code, _WITHOUT_SHOWER)
-    is_electromagnetic = np.isin(code, _ELECTROMAGNETIC)
-    is_electron = tracks.code == _ELECTRON
-    is_hadron = ~np.isin(tracks.code, LEPTONS)
-    # Electrons and photons are measured by the first calorimeter, hadrons by the second.
-    ecal_hits = _hits(particles, arrival, showers & is_electromagnetic)
-    ecal = measure(ECAL, ecal_hits, _measured(tracks, is_electron), rng)
-    tracks = tracks.scaled(is_electron, ecal.scale)
-    hcal_hits = _hits(particles, arrival, showers & ~is_electromagnetic)
-    hcal = measure(HCAL, hcal_hits, _measured(tracks, is_hadron), rng)
-    tracks = tracks.scaled(is_hadron, hcal.scale)
-
-    photons, neutral_hadrons = ecal.neutral, hcal.neutral
     # Jets and missing energy get the smeared energies, the list of photons those of the towers.
-    smearing = 1 + _PHOTON_SMEARING * rng.standard_normal(len(photons.energy))
-    smeared_photons = photons._replace(energy=np.maximum(photons.energy * smearing, 0.0))
+    smeared_photons = _smear_photons(photons, rng)
     neutrals = DetectedCandidates.concatenate(smeared_photons, neutral_hadrons)
     jets, tags = _jets(block, crossing, tracks, neutrals, rng)
-    met, met_phi = _missing_energy(DetectedCandidates.concatenate(tracks, neutrals), num_events)
+    candidates = DetectedCandidates.concatenate(tracks, neutrals)
+    met, met_phi = _missing_energy(candidates, num_events)
     electrons = _identified(tracks, _ELECTRON, parameters.electron_identification, rng)
     muons = _identified(tracks, _MUON, parameters.muon_identification, rng)
 
-    def collection(event: Integers, **columns: NDArray[Any]) -> Jagged:
-        """Candidates in order of the events; numbers of 32 bits, as in Delphes' files.
-
-        The kind of a number (float, signed, unsigned) stays, so its dtype is that and 4 bytes.
-        """
-        fields = {name: column.astype(f"{column.dtype.kind}4") for name, column in columns.items()}
-        return Jagged(event_offsets(event, num_events), fields)
-
-    def towers(hits: Hits) -> Jagged:
-        """Neutral candidates of a calorimeter."""
-        return collection(hits.event, ET=hits.pt, Eta=hits.eta, Phi=hits.phi)
-
-    def leptons(lepton_tracks: TrackArrays) -> Jagged:
-        """Identified electrons or muons."""
-        return collection(
-            lepton_tracks.event,
-            PT=lepton_tracks.pt,
-            Eta=lepton_tracks.eta,
-            Phi=lepton_tracks.phi,
-            Charge=lepton_tracks.charge,
-        )
-
     event_numbers = np.arange(num_events)
     return {
-        "Event": collection(event_numbers, Weight=block.weights),
-        "EFlowTrack": collection(
-            tracks.event,
-            PID=tracks.pid,
-            Charge=tracks.charge,
-            PT=tracks.pt,
-            Eta=tracks.eta,
-            Phi=tracks.phi,
-            X=particles.x[tracks.particle],
-            Y=particles.y[tracks.particle],
-            Z=particles.z[tracks.particle],
-        ),
-        "EFlowPhoton": towers(photons),
-        "EFlowNeutralHadron": towers(neutral_hadrons),
-        "Electron": leptons(electrons),
-        "MuonTight": leptons(muons),
-        "Jet": collection(
-            jets.event, PT=jets.pt, Eta=jets.eta, Phi=jets.phi, BTag=tags.astype(np.uint32)
-        ),
-        "MissingET": collection(event_numbers, MET=met, Phi=met_phi),
+        "Event": _collection(event_numbers, num_events, Weight=block.weights),
+        "EFlowTrack": _track_collection(tracks, particles),
+        "EFlowPhoton": _tower_collection(photons, num_events),
+        "EFlowNeutralHadron": _tower_collection(neutral_hadrons, num_events),
+        "Electron": _lepton_collection(electrons, num_events),
+        "MuonTight": _lepton_collection(muons, num_events),
+        "Jet": _jet_collection(jets, tags, num_events),
+        "MissingET": _collection(event_numbers, num_events, MET=met, Phi=met_phi),
     }
+
+
+def _collection(event: Integers, num_events: int, **columns: NDArray[Any]) -> Jagged:
+    """Candidates in order of the events; numbers of 32 bits, as in Delphes' files.
+
+    The kind of a number (float, signed, unsigned) stays, so its dtype is that and 4 bytes.
+    """
+    fields = {}
+    for name, column in columns.items():
+        fields[name] = column.astype(f"{column.dtype.kind}4")
+    return Jagged(event_offsets(event, num_events), fields)
+
+
+def _track_collection(tracks: TrackArrays, particles: StableParticles) -> Jagged:
+    """Tracks, with the production vertices of their particles."""
+    return _collection(
+        tracks.event,
+        particles.num_events,
+        PID=tracks.pid,
+        Charge=tracks.charge,
+        PT=tracks.pt,
+        Eta=tracks.eta,
+        Phi=tracks.phi,
+        X=particles.x[tracks.particle],
+        Y=particles.y[tracks.particle],
+        Z=particles.z[tracks.particle],
+    )
+
+
+def _tower_collection(hits: Hits, num_events: int) -> Jagged:
+    """Neutral candidates of a calorimeter."""
+    return _collection(hits.event, num_events, ET=hits.pt, Eta=hits.eta, Phi=hits.phi)
+
+
+def _lepton_collection(leptons: TrackArrays, num_events: int) -> Jagged:
+    """Identified electrons or muons."""
+    return _collection(
+        leptons.event,
+        num_events,
+        PT=leptons.pt,
+        Eta=leptons.eta,
+        Phi=leptons.phi,
+        Charge=leptons.charge,
+    )
+
+
+def _jet_collection(jets: FoundJets, tags: Integers, num_events: int) -> Jagged:
+    """Jets with their b-tags (num_jets,), as unsigned bits."""
+    tag_bits = tags.astype(np.uint32)
+    return _collection(
+        jets.event, num_events, PT=jets.pt, Eta=jets.eta, Phi=jets.phi, BTag=tag_bits
+    )
 
 
 def make_tracks(crossing: Crossing, arrival: Arrival, rng: np.random.Generator) -> TrackArrays:
@@ -213,41 +221,88 @@ def make_tracks(crossing: Crossing, arrival: Arrival, rng: np.random.Generator) 
     are not smeared.
     """
     particles = crossing.particles
-    particle_pt = particles.pt
-    charged = np.flatnonzero(arrival.arrives & (particles.charge != 0))
-    efficiency = parameters.tracking_efficiency(
-        particles.pid[charged], particle_pt[charged], arrival.eta[charged]
-    )
-    has_track = rng.random(len(charged)) < efficiency
-    tracked = charged[has_track]
+    tracked = _draw_tracked(particles, arrival, rng)
+    pid = particles.pid[tracked].astype(np.int64)
+    px = particles.px[tracked]
+    py = particles.py[tracked]
+    pz = particles.pz[tracked]
+    pt = np.hypot(px, py)
+    arrival_eta = arrival.eta[tracked]
+    resolution = parameters.momentum_resolution(pid, pt, arrival_eta)
+    smeared_pt = parameters.lognormal(pt, resolution * pt, rng)
 
     # The mass follows from energy and momentum, and gives the energy after the smearing.
-    pid = particles.pid[tracked].astype(np.int64)
-    pt = particle_pt[tracked]
-    px, py, pz = particles.px[tracked], particles.py[tracked], particles.pz[tracked]
-    energy = particles.energy[tracked]
+    mass2 = np.square(particles.energy[tracked])
+    for momentum in (px, py, pz):
+        mass2 -= np.square(momentum)
     # Rounding may make the squared mass negative; it counts as 0 then.
-    mass2 = np.square(energy) - np.square(px) - np.square(py) - np.square(pz)
-    resolution = parameters.momentum_resolution(pid, pt, arrival.eta[tracked])
+    mass = np.sqrt(np.maximum(mass2, 0.0))
     return TrackArrays(
         particle=tracked,
         event=particles.event[tracked],
         pid=pid,
         charge=particles.charge[tracked],
-        pt=parameters.lognormal(pt, resolution * pt, rng),
+        pt=smeared_pt,
         eta=pseudorapidity(px, py, pz),
         phi=np.arctan2(py, px),
-        mass=np.sqrt(np.maximum(mass2, 0.0)),
-        arrival_eta=arrival.eta[tracked],
+        mass=mass,
+        arrival_eta=arrival_eta,
         arrival_phi=arrival.phi[tracked],
         resolution=resolution,
         is_pile_up=crossing.is_pile_up[tracked],
     )
 
 
+def _draw_tracked(
+    particles: StableParticles, arrival: Arrival, rng: np.random.Generator
+) -> Integers:
+    """Draw which charged particles have a track; returns their indices."""
+    is_charged = particles.charge != 0
+    charged = np.flatnonzero(arrival.arrives & is_charged)
+    pid = particles.pid[charged]
+    pt = particles.pt[charged]
+    efficiency = parameters.tracking_efficiency(pid, pt, arrival.eta[charged])
+    has_track = rng.random(len(charged)) < efficiency
+    return charged[has_track]
+
+
+def _measure_energies(
+    particles: StableParticles, arrival: Arrival, tracks: TrackArrays, rng: np.random.Generator
+) -> tuple[TrackArrays, Hits, Hits]:
+    """Measure electrons and photons with the first calorimeter, hadrons with the second.
+
+    Returns:
+        The tracks with corrected pT, the photons, and the neutral hadrons.
+    """
+    code = np.abs(particles.pid)
+    showers = arrival.arrives & ~np.isin(code, _WITHOUT_SHOWER)
+    is_electromagnetic = np.isin(code, _ELECTROMAGNETIC)
+
+    is_electron = tracks.code == _ELECTRON
+    ecal_hits = _hits(particles, arrival, showers & is_electromagnetic)
+    ecal = measure(ECAL, ecal_hits, _measured(tracks, is_electron), rng)
+    tracks = tracks.scaled(is_electron, ecal.scale)
+
+    is_hadron = ~np.isin(tracks.code, LEPTONS)
+    hcal_hits = _hits(particles, arrival, showers & ~is_electromagnetic)
+    hcal = measure(HCAL, hcal_hits, _measured(tracks, is_hadron), rng)
+    tracks = tracks.scaled(is_hadron, hcal.scale)
+    return tracks, ecal.neutral, hcal.neutral
+
+
+def _smear_photons(photons: Hits, rng: np.random.Generator) -> Hits:
+    """The photons with energies that are smeared once more, and never negative."""
+    smearing = 1 + _PHOTON_SMEARING * rng.standard_normal(len(photons.energy))
+    smeared_energy = photons.energy * smearing
+    return photons._replace(energy=np.maximum(smeared_energy, 0.0))
+
+
 def _hits(particles: StableParticles, arrival: Arrival, mask: NDArray[np.bool_]) -> Hits:
     """Where the particles of a mask (num_particles,) hit a calorimeter, with their energies."""
-    return Hits(particles.event[mask], arrival.eta[mask], arrival.phi[mask], particles.energy[mask])
+    event = particles.event[mask]
+    eta = arrival.eta[mask]
+    phi = arrival.phi[mask]
+    return Hits(event, eta, phi, particles.energy[mask])
 
 
 def _measured(tracks: TrackArrays, mask: NDArray[np.bool_]) -> MeasuredTracks:
@@ -268,9 +323,11 @@ def _identified(
     Each is drawn with the probability `efficiency(pt, arrival_eta)`.
     """
     leptons = tracks.select(tracks.code == code)
-    is_identified = rng.random(len(leptons.pt)) < efficiency(leptons.pt, leptons.arrival_eta)
+    probability = efficiency(leptons.pt, leptons.arrival_eta)
+    is_identified = rng.random(len(leptons.pt)) < probability
     leptons = leptons.select(is_identified)
-    return leptons.select(np.lexsort([-leptons.pt, leptons.event]))
+    by_falling_pt = np.lexsort([-leptons.pt, leptons.event])
+    return leptons.select(by_falling_pt)
 
 
 def _jets(
@@ -280,32 +337,37 @@ def _jets(
     neutrals: DetectedCandidates,
     rng: np.random.Generator,
 ) -> tuple[FoundJets, Integers]:
-    """Cluster jets, and draw their b-tags (num_jets,), as bits.
+    """Cluster jets, and draw their b-tags (num_jets,), as bits."""
+    inputs = _jet_inputs(tracks, neutrals, crossing.num_vertices)
+    jets = find_jets(inputs.event, inputs.pt, inputs.eta, inputs.phi, crossing.particles.num_events)
+    flavours = jet_flavours(jets, block.quarks)
+    return jets, b_tags(jets, flavours, rng)
+
+
+def _jet_inputs(
+    tracks: TrackArrays, neutrals: DetectedCandidates, num_vertices: Integers
+) -> DetectedCandidates:
+    """The candidates that are clustered to jets, in order of the events.
 
     PUPPI weights reduce the pT of neutral candidates and hadrons from pile-up; those of weight 0
-    are dropped. Leptons enter with their full pT.
+    are dropped. Leptons enter with their full pT. `num_vertices` is (num_events,).
     """
     is_lepton = np.isin(tracks.code, LEPTONS)
     hadrons = tracks.select(~is_lepton)
     flowing = DetectedCandidates.concatenate(hadrons, neutrals)
     # The hadrons with a track come first in `flowing`.
-    is_charged = np.arange(len(flowing.event)) < len(hadrons.pt)
-    is_pile_up = np.zeros(len(flowing.event), np.bool_)
+    num_flowing = len(flowing.event)
+    is_charged = np.arange(num_flowing) < len(hadrons.pt)
+    is_pile_up = np.zeros(num_flowing, np.bool_)
     is_pile_up[is_charged] = hadrons.is_pile_up
-    weights = puppi_weights(Flowing(*flowing, is_charged, is_pile_up), crossing.num_vertices)
+    weights = puppi_weights(Flowing(*flowing, is_charged, is_pile_up), num_vertices)
     flowing = flowing._replace(pt=weights * flowing.pt)
-    weighted = DetectedCandidates._make(column[weights > 0] for column in flowing)
+    weighted = flowing.select(weights > 0)
 
-    inputs = DetectedCandidates.concatenate(weighted, tracks.select(is_lepton))
+    leptons = tracks.select(is_lepton)
+    inputs = DetectedCandidates.concatenate(weighted, leptons)
     by_event = np.argsort(inputs.event, kind="stable")
-    jets = find_jets(
-        inputs.event[by_event],
-        inputs.pt[by_event],
-        inputs.eta[by_event],
-        inputs.phi[by_event],
-        crossing.particles.num_events,
-    )
-    return jets, b_tags(jets, jet_flavours(jets, block.quarks), rng)
+    return inputs.select(by_event)
 
 
 def _missing_energy(candidates: DetectedCandidates, num_events: int) -> tuple[Floats, Floats]:
@@ -314,6 +376,8 @@ def _missing_energy(candidates: DetectedCandidates, num_events: int) -> tuple[Fl
     Candidates of pile-up count too.
     """
     event, pt, _, phi = candidates
-    x = -np.bincount(event, pt * np.cos(phi), num_events)
-    y = -np.bincount(event, pt * np.sin(phi), num_events)
-    return np.hypot(x, y), np.arctan2(y, x)
+    px = pt * np.cos(phi)
+    py = pt * np.sin(phi)
+    missing_x = -np.bincount(event, px, num_events)
+    missing_y = -np.bincount(event, py, num_events)
+    return np.hypot(missing_x, missing_y), np.arctan2(missing_y, missing_x)

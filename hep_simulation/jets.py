@@ -29,6 +29,10 @@ class FoundJets(NamedTuple):
     eta: Floats
     phi: Floats
 
+    def select(self, rows: Integers) -> FoundJets:
+        """Some of the jets, or all in another order."""
+        return FoundJets._make(column[rows] for column in self)
+
 
 def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events: int) -> FoundJets:
     """Cluster (n,) massless candidates to jets above 15 GeV, with anti-kt, R = 0.4.
@@ -38,12 +42,11 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
     """
     import fastjet  # noqa: PLC0415 - the extra `simulate`
 
-    momenta = {
-        "px": pt * np.cos(phi),
-        "py": pt * np.sin(phi),
-        "pz": pt * np.sinh(eta),
-        "E": pt * np.cosh(eta),
-    }
+    px = pt * np.cos(phi)
+    py = pt * np.sin(phi)
+    pz = pt * np.sinh(eta)
+    energy = pt * np.cosh(eta)
+    momenta = {"px": px, "py": py, "pz": pz, "E": energy}
     offsets = event_offsets(event, num_events)
     candidates = Jagged(offsets, momenta).to_awkward()
     # The library below fastjet prints a banner at its first clustering.
@@ -54,14 +57,14 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
 
     num_jets = ak.to_numpy(ak.num(jets, axis=1))
     jet_event = np.repeat(np.arange(num_events), num_jets)
-    px = ak.to_numpy(ak.flatten(jets["px"]))
-    py = ak.to_numpy(ak.flatten(jets["py"]))
-    pz = ak.to_numpy(ak.flatten(jets["pz"]))
-    jet_pt = np.hypot(px, py)
-    jet_eta = np.arcsinh(pz / jet_pt)
-    jet_phi = np.arctan2(py, px)
+    jet_px = ak.to_numpy(ak.flatten(jets["px"]))
+    jet_py = ak.to_numpy(ak.flatten(jets["py"]))
+    jet_pz = ak.to_numpy(ak.flatten(jets["pz"]))
+    jet_pt = np.hypot(jet_px, jet_py)
+    jet_eta = np.arcsinh(jet_pz / jet_pt)
+    jet_phi = np.arctan2(jet_py, jet_px)
     order = np.lexsort([-jet_pt, jet_event])
-    return FoundJets(jet_event[order], jet_pt[order], jet_eta[order], jet_phi[order])
+    return FoundJets(jet_event, jet_pt, jet_eta, jet_phi).select(order)
 
 
 def jet_flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
@@ -78,8 +81,9 @@ def jet_flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
     in_cone = distance < _FLAVOUR_CONE
     jet_with_quark = jet[in_cone]
     quark_in_cone = quark[in_cone]
+    quark_flavours = quarks.flavour[quark_in_cone]
     flavours = np.zeros(len(jets.pt), np.int64)
-    np.maximum.at(flavours, jet_with_quark, quarks.flavour[quark_in_cone])
+    np.maximum.at(flavours, jet_with_quark, quark_flavours)
     return flavours
 
 
@@ -106,9 +110,10 @@ def b_tags(jets: FoundJets, flavour: Integers, rng: np.random.Generator) -> Inte
 
     `flavour` (num_jets,) is 5, 4, or 0 for all others.
     """
-    tags = np.zeros(len(jets.pt), np.int64)
+    num_jets = len(jets.pt)
+    tags = np.zeros(num_jets, np.int64)
     for bit in range(3):
         efficiency = parameters.tag_efficiency(flavour, jets.pt, jets.eta, bit)
-        is_tagged = rng.random(len(jets.pt)) < efficiency
+        is_tagged = rng.random(num_jets) < efficiency
         tags |= is_tagged.astype(np.int64) << bit
     return tags

@@ -123,12 +123,15 @@ def tracking_efficiency(pid: Integers, pt: Floats, eta: Floats) -> Floats:
     soft = _HADRONS_BELOW[row] * turn_on
     hadrons = np.where(pt > 1, _HADRONS[row], soft)
     hard_electrons = _ELECTRONS[row]
-    medium_electrons = _ELECTRONS_AT_0[row] + _ELECTRON_SLOPE[row] * pt
+    growth = _ELECTRON_SLOPE[row] * pt
+    medium_electrons = _ELECTRONS_AT_0[row] + growth
     electrons = np.select([pt > 10, pt > 1], [hard_electrons, medium_electrons], soft)
     hard_muons = np.where(abs_eta <= _MUON_ETA, *_MUONS)
     muons = hard_muons * turn_on
     code = np.abs(pid)
-    efficiency = np.select([code == 11, code == 13], [electrons, muons], hadrons)
+    is_electron = code == 11
+    is_muon = code == 13
+    efficiency = np.select([is_electron, is_muon], [electrons, muons], hadrons)
     is_in_acceptance = (pt > TRACK_PT) & (abs_eta <= TRACKER_ETA)
     return np.where(is_in_acceptance, efficiency, 0.0)
 
@@ -148,7 +151,9 @@ def momentum_resolution(pid: Integers, pt: Floats, eta: Floats) -> Floats:
     electron_row = np.searchsorted(_ELECTRON_EDGES, abs_eta)
     electrons = _ELECTRON_RESOLUTION[electron_row]
     code = np.abs(pid)
-    resolution = np.select([code == 11, code == 13], [electrons, muons], hadrons)
+    is_electron = code == 11
+    is_muon = code == 13
+    resolution = np.select([is_electron, is_muon], [electrons, muons], hadrons)
     capped: Floats = np.minimum(resolution, 1.0)
     return capped
 
@@ -176,7 +181,8 @@ def electron_identification(pt: Floats, eta: Floats) -> Floats:
     abs_eta = np.abs(eta)
     row = np.searchsorted(_IDENTIFIED_ETA, abs_eta)
     column = np.searchsorted(_IDENTIFIED_PT, pt)
-    return np.where(abs_eta <= TRACKER_ETA, _IDENTIFIED[row, column], 0.0)
+    efficiency = _IDENTIFIED[row, column]
+    return np.where(abs_eta <= TRACKER_ETA, efficiency, 0.0)
 
 
 def muon_identification(pt: Floats, eta: Floats) -> Floats:
@@ -212,6 +218,10 @@ def lognormal(mean: Floats, sigma: Floats, rng: np.random.Generator) -> Floats:
     They are never negative, unlike those of a Gaussian.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        width = np.sqrt(np.log1p(np.square(sigma / mean)))
-        log_numbers = np.log(mean) - 0.5 * width**2 + width * rng.standard_normal(len(mean))
-        return np.where(mean > 0, np.exp(log_numbers), 0.0)
+        relative_variance = np.square(sigma / mean)
+        width = np.sqrt(np.log1p(relative_variance))
+        # The mean of a log-normal distribution is above its median, exp(log_median).
+        log_median = np.log(mean) - 0.5 * width**2
+        deviations = width * rng.standard_normal(len(mean))
+        numbers = np.exp(log_median + deviations)
+        return np.where(mean > 0, numbers, 0.0)

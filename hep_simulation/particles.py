@@ -57,7 +57,8 @@ class StableParticles(NamedTuple):
     @property
     def event(self) -> Integers:
         """(n,) number of each particle's event."""
-        return np.repeat(np.arange(self.num_events), np.diff(self.offsets))
+        num_particles = np.diff(self.offsets)
+        return np.repeat(np.arange(self.num_events), num_particles)
 
     @property
     def pt(self) -> Floats:
@@ -83,14 +84,17 @@ class StableParticles(NamedTuple):
 
     def select_event(self, event: int) -> StableParticles:
         """One event."""
-        start, stop = self.offsets[event], self.offsets[event + 1]
+        start = self.offsets[event]
+        stop = self.offsets[event + 1]
+        offsets = np.array([0, stop - start])
         columns = [column[start:stop] for column in self[1:]]
-        return StableParticles(np.array([0, stop - start]), *columns)
+        return StableParticles(offsets, *columns)
 
 
 def offsets_from_counts(counts: Integers) -> Integers:
     """Offsets (num_events + 1,) from the numbers of candidates of each event."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    first_offset = np.zeros(1, np.int64)
+    return np.concatenate([first_offset, np.cumsum(counts, dtype=np.int64)])
 
 
 def event_offsets(event: Integers, num_events: int) -> Integers:
@@ -138,8 +142,9 @@ def passes(particles: StableParticles, settings: LeptonFilterSettings) -> NDArra
     is_hard_lepton = is_lepton & is_hard
     events_with_lepton = np.unique(particles.event[is_hard_lepton])
     for event in events_with_lepton:
-        in_event = slice(particles.offsets[event], particles.offsets[event + 1])
-        leptons = np.flatnonzero(is_hard_lepton[in_event])
+        start = particles.offsets[event]
+        stop = particles.offsets[event + 1]
+        leptons = np.flatnonzero(is_hard_lepton[start:stop])
         particles_of_event = particles.select_event(event)
         passing[event] = _has_isolated_lepton(particles_of_event, leptons, settings)
     return passing

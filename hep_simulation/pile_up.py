@@ -46,7 +46,8 @@ def overlay(
         return Crossing(hard, is_pile_up, np.ones(num_events, np.int64))
 
     num_collisions = rng.poisson(settings.mean, num_events)
-    collisions = _draw_collisions(pool, int(num_collisions.sum()), settings.beam_spot_mm, rng)
+    num_drawn = int(num_collisions.sum())
+    collisions = _draw_collisions(pool, num_drawn, settings.beam_spot_mm, rng)
     # `collisions.event` is the number of the collision of each particle; this is its hard event.
     event_of_collision = np.repeat(np.arange(num_events), num_collisions)
     event = event_of_collision[collisions.event]
@@ -56,11 +57,12 @@ def overlay(
     order = np.argsort(events_of_all, kind="stable")
     # In the joined columns, the particles of the hard collisions come first.
     is_pile_up = order >= len(hard.pid)
-    num_particles = np.diff(hard.offsets) + np.bincount(event, minlength=num_events)
-    columns = [
-        np.concatenate([hard_column, pile_up_column])[order].astype(hard_column.dtype)
-        for hard_column, pile_up_column in zip(hard[1:], collisions[1:], strict=True)
-    ]
+    num_of_pile_up = np.bincount(event, minlength=num_events)
+    num_particles = np.diff(hard.offsets) + num_of_pile_up
+    columns = []
+    for hard_column, pile_up_column in zip(hard[1:], collisions[1:], strict=True):
+        joined = np.concatenate([hard_column, pile_up_column], dtype=hard_column.dtype)
+        columns.append(joined[order])
     particles = StableParticles(offsets_from_counts(num_particles), *columns)
     return Crossing(particles, is_pile_up, num_collisions + 1)
 
@@ -74,7 +76,7 @@ def _draw_collisions(
     """
     drawn = rng.integers(0, pool.num_events, num_collisions)
     angle = rng.uniform(-np.pi, np.pi, num_collisions)
-    z = beam_spot(num_collisions, spread_mm, rng)
+    shift_z = beam_spot(num_collisions, spread_mm, rng)
 
     pool_counts = np.diff(pool.offsets)
     num_particles = pool_counts[drawn]
@@ -86,19 +88,20 @@ def _draw_collisions(
     # Momenta and vertices are rotated by the angle of their collision.
     cos = np.cos(angle)[collision]
     sin = np.sin(angle)[collision]
-    px, py = pool.px[source], pool.py[source]
-    x, y = pool.x[source], pool.y[source]
-    return StableParticles(
-        offsets,
-        pid=pool.pid[source],
-        px=cos * px - sin * py,
-        py=cos * py + sin * px,
-        pz=pool.pz[source],
-        energy=pool.energy[source],
-        x=cos * x - sin * y,
-        y=cos * y + sin * x,
-        z=pool.z[source] + z[collision],
-    )
+    px, py = _rotated(pool.px[source], pool.py[source], cos, sin)
+    x, y = _rotated(pool.x[source], pool.y[source], cos, sin)
+    z = pool.z[source] + shift_z[collision]
+    pid = pool.pid[source]
+    pz = pool.pz[source]
+    energy = pool.energy[source]
+    return StableParticles(offsets, pid, px, py, pz, energy, x, y, z)
+
+
+def _rotated(x: Floats, y: Floats, cos: Floats, sin: Floats) -> tuple[Floats, Floats]:
+    """Vectors, (n,), rotated by angles with these cosines and sines."""
+    rotated_x: Floats = cos * x - sin * y
+    rotated_y: Floats = cos * y + sin * x
+    return rotated_x, rotated_y
 
 
 def beam_spot(num_collisions: int, spread_mm: float, rng: np.random.Generator) -> Floats:
@@ -108,5 +111,6 @@ def beam_spot(num_collisions: int, spread_mm: float, rng: np.random.Generator) -
     """
     z = rng.normal(0, spread_mm, num_collisions)
     while (is_outside := np.abs(z) > MAX_Z_MM).any():
-        z[is_outside] = rng.normal(0, spread_mm, int(is_outside.sum()))
+        num_outside = int(is_outside.sum())
+        z[is_outside] = rng.normal(0, spread_mm, num_outside)
     return z

@@ -20,6 +20,9 @@ _MIN_PT: Final = 3e-5
 #: Longer than any path in the tracker [mm].
 _ENDLESS_MM: Final = 1e12
 
+#: Components along x, y and z.
+Vector = tuple[float, float, float]
+
 
 class Arrival(NamedTuple):
     """Where particles leave the tracker's volume, a cylinder, seen from its centre; all (n,)."""
@@ -36,15 +39,13 @@ def propagate(particles: StableParticles) -> Arrival:
 
     Charged ones fly on helices around the beam's direction, neutral ones on straight lines.
     """
-    eta, phi, arrives = _arrivals(
-        particles.charge,
-        particles.px.astype(np.float64),
-        particles.py.astype(np.float64),
-        particles.pz.astype(np.float64),
-        particles.x.astype(np.float64),
-        particles.y.astype(np.float64),
-        particles.z.astype(np.float64),
-    )
+    px = particles.px.astype(np.float64)
+    py = particles.py.astype(np.float64)
+    pz = particles.pz.astype(np.float64)
+    x = particles.x.astype(np.float64)
+    y = particles.y.astype(np.float64)
+    z = particles.z.astype(np.float64)
+    eta, phi, arrives = _arrivals(particles.charge, px, py, pz, x, y, z)
     return Arrival(eta, phi, arrives)
 
 
@@ -52,43 +53,61 @@ def propagate(particles: StableParticles) -> Arrival:
 def _arrivals(
     charge: Integers, px: Floats, py: Floats, pz: Floats, x: Floats, y: Floats, z: Floats
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """The fields of `Arrival`, from charge [e], momentum [GeV] and vertex [mm]; all (n,).
-
-    A path ends at the end cap or at the radius of the cylinder, whichever comes first. Along the
-    beam it is straight, so the transverse length of the path gives z at its end.
-    """
+    """The fields of `Arrival`, from charge [e], momentum [GeV] and vertex [mm]; all (n,)."""
     num_particles = len(px)
     eta = np.full(num_particles, np.inf)
     phi = np.zeros(num_particles)
     arrives = np.zeros(num_particles, np.bool_)
     for i in range(num_particles):
-        pt = np.sqrt(px[i] ** 2 + py[i] ** 2)
-        is_beyond_end_cap = abs(z[i]) >= HALF_LENGTH_MM
-        is_beyond_radius = x[i] ** 2 + y[i] ** 2 >= RADIUS_MM**2
-        # These particles do not arrive: eta stays infinite.
-        if pt <= _MIN_PT or is_beyond_end_cap or is_beyond_radius:
-            continue
-        slope = pz[i] / pt
-        # The transverse length [mm] after which the particle reaches the end cap.
-        length_to_end = _ENDLESS_MM
-        if slope != 0:
-            z_of_end_cap = np.sign(slope) * HALF_LENGTH_MM
-            length_to_end = (z_of_end_cap - z[i]) / slope
-        # Paths in the transverse plane: lines, or circles with a radius in proportion to pT.
-        ux = px[i] / pt
-        uy = py[i] / pt
-        if charge[i] == 0:
-            length, end_x, end_y = _straight_path(ux, uy, x[i], y[i], length_to_end)
-        else:
-            sign = 1 if charge[i] > 0 else -1
-            radius = pt / (abs(charge[i]) * FIELD_TESLA) * _MM_PER_GEV
-            length, end_x, end_y = _circular_path(ux, uy, x[i], y[i], length_to_end, sign, radius)
-        end_z = z[i] + slope * length
-        end_radius = np.sqrt(end_x**2 + end_y**2)
-        eta[i] = np.arcsinh(end_z / end_radius)
-        phi[i] = np.arctan2(end_y, end_x)
-        arrives[i] = True
+        momentum = (px[i], py[i], pz[i])
+        vertex = (x[i], y[i], z[i])
+        # For particles that do not arrive, eta stays infinite.
+        arrives[i] = _can_arrive(momentum, vertex)
+        if arrives[i]:
+            eta[i], phi[i] = _arrival(charge[i], momentum, vertex)
     return eta, phi, arrives
+
+
+@compiled
+def _can_arrive(momentum: Vector, vertex: Vector) -> bool:
+    """Whether a particle begins in the tracker's volume, and does not fly along the beam."""
+    px, py, _ = momentum
+    x, y, z = vertex
+    pt = np.sqrt(px**2 + py**2)
+    is_along_beam = pt <= _MIN_PT
+    is_beyond_end_cap = abs(z) >= HALF_LENGTH_MM
+    is_beyond_radius = x**2 + y**2 >= RADIUS_MM**2
+    return not (is_along_beam or is_beyond_end_cap or is_beyond_radius)
+
+
+@compiled
+def _arrival(charge: int, momentum: Vector, vertex: Vector) -> tuple[float, float]:
+    """Pseudorapidity and azimuth of the end of a particle's path.
+
+    A path ends at the end cap or at the radius of the cylinder, whichever comes first. Along the
+    beam it is straight, so the transverse length of the path gives z at its end.
+    """
+    px, py, pz = momentum
+    x, y, z = vertex
+    pt = np.sqrt(px**2 + py**2)
+    slope = pz / pt
+    # The transverse length [mm] after which the particle reaches the end cap.
+    length_to_end = _ENDLESS_MM
+    if slope != 0:
+        z_of_end_cap = np.sign(slope) * HALF_LENGTH_MM
+        length_to_end = (z_of_end_cap - z) / slope
+    # Paths in the transverse plane: lines, or circles with a radius in proportion to pT.
+    ux = px / pt
+    uy = py / pt
+    if charge == 0:
+        length, end_x, end_y = _straight_path(ux, uy, x, y, length_to_end)
+    else:
+        sign = 1 if charge > 0 else -1
+        radius = pt / (abs(charge) * FIELD_TESLA) * _MM_PER_GEV
+        length, end_x, end_y = _circular_path(ux, uy, x, y, length_to_end, sign, radius)
+    end_z = z + slope * length
+    end_radius = np.sqrt(end_x**2 + end_y**2)
+    return np.arcsinh(end_z / end_radius), np.arctan2(end_y, end_x)
 
 
 @compiled
@@ -147,7 +166,8 @@ def _length_to_tracker(
     `centre_x`, `centre_y`: centre of the circle. `rx`, `ry`: vector from there to the particle.
     """
     distance = max(np.sqrt(centre_x**2 + centre_y**2), 1e-9)
-    cosine = (RADIUS_MM**2 - distance**2 - radius**2) / (2 * distance * radius)
+    difference = RADIUS_MM**2 - distance**2 - radius**2
+    cosine = difference / (2 * distance * radius)
     if abs(cosine) > 1:
         return _ENDLESS_MM
     half_angle = np.arccos(cosine)

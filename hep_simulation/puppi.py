@@ -85,7 +85,9 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
         sources = candidates.select(is_source)
         metric = _metric(inside, sources)
         median, spread = _pile_up_level(inside, metric, region, len(num_vertices))
-        weight = _weight(metric, median[inside.event], spread[inside.event])
+        event_median = median[inside.event]
+        event_spread = spread[inside.event]
+        weight = _weight(metric, event_median, event_spread)
         thresholds = region.threshold + region.slope * num_found_vertices
         is_soft = weight * inside.pt < thresholds[inside.event]
         weight[is_soft] = 0.0
@@ -99,18 +101,13 @@ def _metric(candidates: Flowing, sources: Flowing) -> Floats:
 
     `sources` are the candidates that count in the sums.
     """
-    sources = sources.select(np.lexsort([sources.eta, sources.event]))
-    num_events = 1 + max(candidates.event.max(initial=0), sources.event.max(initial=0))
-    offsets = np.searchsorted(sources.event, np.arange(num_events + 1))
-    sums = _cone_sums(
-        candidates.event,
-        candidates.eta,
-        candidates.phi,
-        offsets,
-        sources.eta,
-        sources.phi,
-        np.square(sources.pt),
-    )
+    by_event_and_eta = np.lexsort([sources.eta, sources.event])
+    sources = sources.select(by_event_and_eta)
+    last_event = max(candidates.event.max(initial=0), sources.event.max(initial=0))
+    offsets = np.searchsorted(sources.event, np.arange(last_event + 2))
+    event, _, eta, phi, *_ = candidates
+    source_pt2 = np.square(sources.pt)
+    sums = _cone_sums(event, eta, phi, offsets, sources.eta, sources.phi, source_pt2)
     with np.errstate(divide="ignore"):
         return np.where(sums > 0, np.log(sums), 0.0)
 
@@ -132,13 +129,17 @@ def _cone_sums(
     """
     sums = np.zeros(len(event))
     for i in range(len(event)):
-        source, end = source_offsets[event[i]], source_offsets[event[i] + 1]
+        source = source_offsets[event[i]]
+        end = source_offsets[event[i] + 1]
+        min_eta = eta[i] - _CONE
+        max_eta = eta[i] + _CONE
         # Sources of smaller eta are skipped; the loop ends at those of larger eta.
-        source += np.searchsorted(source_eta[source:end], eta[i] - _CONE)
-        while source < end and source_eta[source] <= eta[i] + _CONE:
+        source += np.searchsorted(source_eta[source:end], min_eta)
+        while source < end and source_eta[source] <= max_eta:
+            delta_eta = eta[i] - source_eta[source]
             delta_phi = abs(phi[i] - source_phi[source])
             delta_phi = min(delta_phi, 2 * np.pi - delta_phi)
-            distance2 = (eta[i] - source_eta[source]) ** 2 + delta_phi**2
+            distance2 = delta_eta**2 + delta_phi**2
             if _CORE**2 <= distance2 < _CONE**2:
                 sums[i] += source_pt2[source] / distance2
             source += 1
@@ -159,7 +160,8 @@ def _pile_up_level(
     event = candidates.event[is_used]
     metric = metric[is_used]
     order = np.lexsort([metric, event])
-    offsets = np.searchsorted(event[order], np.arange(num_events + 1))
+    sorted_event = event[order]
+    offsets = np.searchsorted(sorted_event, np.arange(num_events + 1))
     return _medians(offsets, metric[order])
 
 
@@ -172,9 +174,12 @@ def _medians(offsets: Integers, metric: Floats) -> tuple[Floats, Floats]:
     `metric[offsets[i]:offsets[i + 1]]`, in rising order.
     """
     num_events = len(offsets) - 1
-    medians, spreads = np.full(num_events, np.nan), np.ones(num_events)
+    medians = np.full(num_events, np.nan)
+    spreads = np.ones(num_events)
     for event in range(num_events):
-        metrics = metric[offsets[event] : offsets[event + 1]]
+        start = offsets[event]
+        stop = offsets[event + 1]
+        metrics = metric[start:stop]
         if len(metrics) == 0:
             continue
         # A candidate of metric zero has no neighbour. The median is taken from the last zero on.
@@ -184,14 +189,23 @@ def _medians(offsets: Integers, metric: Floats) -> tuple[Floats, Floats]:
             num_skipped = 0
         num_counted = len(metrics) - num_skipped
         median = metrics[num_skipped + int(num_counted * 0.5)]
-        squares, count = 0.0, 0
-        for charged_metric in metrics:
-            if charged_metric != 0 and charged_metric <= median:
-                squares += (charged_metric - median) ** 2
-                count += 1
         medians[event] = median
-        spreads[event] = np.sqrt(squares / count) if squares > 0 else np.sqrt(1e-5)
+        spreads[event] = _spread_below(metrics, median)
     return medians, spreads
+
+
+@compiled
+def _spread_below(metrics: Floats, median: float) -> float:
+    """Root mean square distance from the median of the metrics not above it, but for zeros."""
+    squares = 0.0
+    count = 0
+    for metric in metrics:
+        if metric != 0 and metric <= median:
+            squares += (metric - median) ** 2
+            count += 1
+    mean_square = squares / count if squares > 0 else 1e-5
+    spread: float = np.sqrt(mean_square)
+    return spread
 
 
 def _weight(metric: Floats, median: Floats, spread: Floats) -> Floats:
