@@ -147,11 +147,11 @@ class EarlyLeptonFilter(EarlyFilter):
     def _may_promise(self, process: Any) -> bool:
         """Whether the hard process has an electron or muon; it remembers these and the process."""
         self._process = process
-        self._leptons = [
-            (index, _origin(process, index))
-            for index in range(_FIRST_OUTGOING, process.size())
-            if process[index].idAbs() in LEPTONS and process[index].isFinal()
-        ]
+        self._leptons = []
+        for index in range(_FIRST_OUTGOING, process.size()):
+            particle = process[index]
+            if particle.idAbs() in LEPTONS and particle.isFinal():
+                self._leptons.append((index, _origin(process, index)))
         return bool(self._leptons)
 
     def _is_promising(self, event: Any) -> bool:
@@ -184,4 +184,6 @@ class EarlyLeptonFilter(EarlyFilter):
 def _origin(process: Any, index: int) -> int:
     """Index of the first resonance of the decay chain of a particle; its own without any."""
     mother = process[index].mother1()
-    return _origin(process, mother) if process[mother].status() == _RESONANCE else index
+    if process[mother].status() == _RESONANCE:
+        return _origin(process, mother)
+    return index

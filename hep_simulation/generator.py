@@ -58,9 +58,12 @@ class HeavyQuarks(NamedTuple):
 
     def select_event(self, event: int) -> HeavyQuarks:
         """The quarks of one event, as event 0."""
-        rows = np.flatnonzero(self.event == event)
-        first_event = np.zeros(len(rows), np.int64)
-        return HeavyQuarks(first_event, self.flavour[rows], self.eta[rows], self.phi[rows])
+        is_in_event = self.event == event
+        flavour = self.flavour[is_in_event]
+        eta = self.eta[is_in_event]
+        phi = self.phi[is_in_event]
+        first_event = np.zeros(len(flavour), np.int64)
+        return HeavyQuarks(first_event, flavour, eta, phi)
 
 
 class GeneratedBlock(NamedTuple):
@@ -79,15 +82,14 @@ class GeneratedBlock(NamedTuple):
         num_events = [block.particles.num_events for block in blocks]
         # The index of the first event of each block in the result, by which quarks are shifted.
         first_events = offsets_from_counts(np.array(num_events))[:-1]
-        quarks = [
-            block.quarks._replace(event=block.quarks.event + first_event)
-            for block, first_event in zip(blocks, first_events, strict=True)
-        ]
-        return cls(
-            StableParticles.concatenate([block.particles for block in blocks]),
-            HeavyQuarks._make(np.concatenate(columns) for columns in zip(*quarks, strict=True)),
-            np.concatenate([block.weights for block in blocks]),
-        )
+        shifted_quarks = []
+        for block, first_event in zip(blocks, first_events, strict=True):
+            event = block.quarks.event + first_event
+            shifted_quarks.append(block.quarks._replace(event=event))
+        quark_columns = [np.concatenate(arrays) for arrays in zip(*shifted_quarks, strict=True)]
+        particles = StableParticles.concatenate([block.particles for block in blocks])
+        weights = np.concatenate([block.weights for block in blocks])
+        return cls(particles, HeavyQuarks(*quark_columns), weights)
 
 
 class Tally(NamedTuple):
@@ -237,7 +239,8 @@ class Generator:
                 if len(event.weights):
                     events.append(event)
             # The last events of a file may be dropped, so the weighted ones must not come last.
-            events = [events[index] for index in self._order_rng.permutation(len(events))]
+            order = self._order_rng.permutation(len(events))
+            events = [events[index] for index in order]
         return GeneratedBlock.concatenate(events)
 
     def _count(self, num_tried: int, num_completed: int, num_thinned: int = 0) -> None:
@@ -320,14 +323,17 @@ def _first_version(versions: Versions, partons: Any, weight: float) -> Generated
     """
     if versions.first is None:
         return _EMPTY
-    quarks = [
+    rows = [
         (parton.idAbs(), parton.eta(), parton.phi())
         for parton in partons
         if parton.idAbs() in HEAVY_QUARKS and parton.pT() > _MIN_PARTON_PT
     ]
-    flavour, eta, phi = np.array(quarks).reshape(-1, 3).T
-    heavy_quarks = HeavyQuarks(np.zeros(len(quarks), np.int64), flavour.astype(np.int64), eta, phi)
-    return GeneratedBlock(versions.first, heavy_quarks, np.array([weight]))
+    # The shape keeps three columns without any quark.
+    table = np.array(rows).reshape(-1, 3)
+    flavour, eta, phi = table.T
+    event = np.zeros(len(rows), np.int64)
+    quarks = HeavyQuarks(event, flavour.astype(np.int64), eta, phi)
+    return GeneratedBlock(versions.first, quarks, np.array([weight]))
 
 
 def _passing_events(records: ak.Array, lepton_filter: LeptonFilterSettings) -> list[GeneratedBlock]:
@@ -335,40 +341,50 @@ def _passing_events(records: ak.Array, lepton_filter: LeptonFilterSettings) -> l
 
     `records` are Pythia's event records as awkward arrays, one list of particles per event.
     """
-    num_events = len(records)
-    event = np.repeat(np.arange(num_events), ak.to_numpy(ak.num(records.prt, axis=1)))
-    flat = ak.flatten(records.prt)
-    pid = ak.to_numpy(flat.id)
-    px = ak.to_numpy(flat.p.px)
-    py = ak.to_numpy(flat.p.py)
-    pz = ak.to_numpy(flat.p.pz)
-    energy = ak.to_numpy(flat.p.e)
+    num_particles = ak.to_numpy(ak.num(records.prt, axis=1))
+    event = np.repeat(np.arange(len(records)), num_particles)
+    record_particles = ak.flatten(records.prt)
+    stable = _stable_particles(record_particles, event, len(records))
+    quarks = _heavy_quarks(record_particles, event)
+    passing = np.flatnonzero(passes(stable, lepton_filter))
+    blocks = []
+    for index in passing.tolist():
+        particles = stable.select_event(index)
+        blocks.append(GeneratedBlock(particles, quarks.select_event(index), np.ones(1)))
+    return blocks
 
+
+def _stable_particles(
+    record_particles: ak.Array, event: Integers, num_events: int
+) -> StableParticles:
+    """The stable particles among the particles of Pythia's records, (n,), with their events."""
     # Pythia gives particles that did not decay or branch a positive status.
-    is_stable = ak.to_numpy(flat.status) > 0
-    particles = StableParticles(
-        event_offsets(event[is_stable], num_events),
-        pid[is_stable].astype(np.int32),
-        px[is_stable].astype(np.float64),
-        py[is_stable].astype(np.float64),
-        pz[is_stable].astype(np.float64),
-        energy[is_stable].astype(np.float64),
-        # In these arrays the coordinates of vertices have the names of momenta.
-        ak.to_numpy(ak.fill_none(flat.vProd.px, 0.0))[is_stable],
-        ak.to_numpy(ak.fill_none(flat.vProd.py, 0.0))[is_stable],
-        ak.to_numpy(ak.fill_none(flat.vProd.pz, 0.0))[is_stable],
-    )
-    is_heavy = np.isin(np.abs(pid), HEAVY_QUARKS) & (np.hypot(px, py) > _MIN_PARTON_PT)
-    quarks = HeavyQuarks(
-        event[is_heavy],
-        np.abs(pid[is_heavy]),
-        pseudorapidity(px[is_heavy], py[is_heavy], pz[is_heavy]),
-        np.arctan2(py[is_heavy], px[is_heavy]),
-    )
-    return [
-        GeneratedBlock(particles.select_event(index), quarks.select_event(index), np.ones(1))
-        for index in np.flatnonzero(passes(particles, lepton_filter)).tolist()
-    ]
+    is_stable = ak.to_numpy(record_particles.status) > 0
+    pid = ak.to_numpy(record_particles.id)
+    columns = []
+    for field in ("px", "py", "pz", "e"):
+        momentum = ak.to_numpy(record_particles.p[field])
+        columns.append(momentum[is_stable].astype(np.float64))
+    # In these arrays the coordinates of vertices have the names of momenta.
+    for field in ("px", "py", "pz"):
+        coordinate = ak.to_numpy(ak.fill_none(record_particles.vProd[field], 0.0))
+        columns.append(coordinate[is_stable])
+    offsets = event_offsets(event[is_stable], num_events)
+    return StableParticles(offsets, pid[is_stable].astype(np.int32), *columns)
+
+
+def _heavy_quarks(record_particles: ak.Array, event: Integers) -> HeavyQuarks:
+    """The hard charm and bottom quarks among the particles of Pythia's records, (n,)."""
+    code = np.abs(ak.to_numpy(record_particles.id))
+    px = ak.to_numpy(record_particles.p.px)
+    py = ak.to_numpy(record_particles.p.py)
+    pz = ak.to_numpy(record_particles.p.pz)
+    is_hard = np.hypot(px, py) > _MIN_PARTON_PT
+    is_quark = np.isin(code, HEAVY_QUARKS) & is_hard
+    px = px[is_quark]
+    py = py[is_quark]
+    eta = pseudorapidity(px, py, pz[is_quark])
+    return HeavyQuarks(event[is_quark], code[is_quark], eta, np.arctan2(py, px))
 
 
 _NONE: Final = np.zeros(0)

@@ -14,10 +14,11 @@ HEAVY_QUARKS: Final = (4, 5)
 
 def has_heavy_quark(event: Any, min_pt: float) -> bool:
     """Whether an event has a final charm or bottom quark above a transverse momentum [GeV]."""
-    return any(
-        particle.idAbs() in HEAVY_QUARKS and particle.isFinal() and particle.pT() > min_pt
-        for particle in event
-    )
+    for particle in event:
+        is_heavy = particle.idAbs() in HEAVY_QUARKS
+        if is_heavy and particle.isFinal() and particle.pT() > min_pt:
+            return True
+    return False
 
 
 def select_particles(event: Any, indices: Iterable[int]) -> StableParticles:
