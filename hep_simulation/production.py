@@ -35,6 +35,8 @@ _POOL_FILE_EVENTS: Final = 500
 _BLOCK: Final = 50
 #: A process is refused if it generates more than this number of events for each needed event.
 _MAX_GENERATED_PER_EVENT: Final = 20_000
+#: Packages whose versions the records have, by their keys there.
+_GENERATORS: Final = {"pythia": "pythia8mc", "fastjet": "fastjet"}
 #: A particle of the pool from within this distance of the beam [mm], above this |eta|, reaches no
 #: calorimeter.
 _NEAR_MM: Final = 5.0
@@ -84,10 +86,11 @@ def pool_files(settings: SimulateSettings) -> list[SimulatedFile]:
 
 def _split_into_files(process: str, num_events: int, max_events: int) -> list[SimulatedFile]:
     """Files of `max_events` events each; the last one has the rest."""
-    return [
-        SimulatedFile(process, index, min(max_events, num_events - start))
-        for index, start in enumerate(range(0, num_events, max_events))
-    ]
+    files = []
+    for index, start in enumerate(range(0, num_events, max_events)):
+        num_remaining = num_events - start
+        files.append(SimulatedFile(process, index, min(max_events, num_remaining)))
+    return files
 
 
 def read_record(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
@@ -97,7 +100,8 @@ def read_record(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
     """
     path = folder / file.name
     with suppress(OSError, ValueError, AttributeError, KeyError, RecursionError):
-        record: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        text = path.with_suffix(".json").read_text(encoding="utf-8")
+        record: dict[str, Any] = json.loads(text)
         # Files of an earlier generator, whose records lack a number, are made again.
         has_tally = record.keys() >= set(Tally._fields)
         is_complete = path.stat().st_size == record["bytes"]
@@ -111,11 +115,8 @@ def make_pool_file(file: SimulatedFile, settings: SimulateSettings, folder: Path
 
     Particles that leave along the beam are left out.
     """
-    generator = Generator(
-        list(MINIMUM_BIAS),
-        energy_tev=settings.energy_tev,
-        seed=_pythia_seed(settings.seed, POOL, file.number),
-    )
+    seed = _pythia_seed(settings.seed, POOL, file.number)
+    generator = Generator(list(MINIMUM_BIAS), energy_tev=settings.energy_tev, seed=seed)
     blocks: list[GeneratedBlock] = []
     num_events = 0
     for block in generator.blocks():
@@ -126,11 +127,14 @@ def make_pool_file(file: SimulatedFile, settings: SimulateSettings, folder: Path
     particles = GeneratedBlock.concatenate(blocks).particles
     # The last block may have surplus events.
     event = particles.event
-    is_kept = (event < file.events) & particles.visible & ~_is_lost(particles)
-    columns: dict[str, Any] = {"offsets": event_offsets(event[is_kept], file.events)}
+    is_needed = event < file.events
+    is_kept = is_needed & particles.visible & ~_is_lost(particles)
+    offsets = event_offsets(event[is_kept], file.events)
+    columns: dict[str, Any] = {"offsets": offsets}
     for name in StableParticles._fields[1:]:
         dtype = np.int32 if name == "pid" else np.float32
-        columns[name] = np.asarray(getattr(particles, name)[is_kept], dtype)
+        column = getattr(particles, name)[is_kept]
+        columns[name] = np.asarray(column, dtype)
     with new_file(folder / file.name, flushed=True) as unfinished, unfinished.open("wb") as output:
         np.savez(output, **columns)
 
@@ -142,7 +146,8 @@ def _is_lost(particles: StableParticles) -> NDArray[np.bool_]:
     collision is along the beam.
     """
     is_near_beam = np.hypot(particles.x, particles.y) < _NEAR_MM
-    is_forward = np.abs(particles.pz) > np.sinh(_LOST_ETA) * particles.pt
+    forward_pz = np.sinh(_LOST_ETA) * particles.pt
+    is_forward = np.abs(particles.pz) > forward_pz
     lost: NDArray[np.bool_] = is_near_beam & is_forward
     return lost
 
@@ -187,22 +192,21 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
             "simulated events would begin with the first of them. Raise "
             f"simulate.events_per_file to {process.events}, so that there is one."
         )
-    pool = load_pool(tuple(folder / pool_file.name for pool_file in pool_files(settings)))
+    pool_paths = [folder / pool_file.name for pool_file in pool_files(settings)]
+    pool = load_pool(tuple(pool_paths))
     rng = np.random.default_rng(_seeds(settings.seed, file.process, file.number))
-    blocks = [
-        simulate(block, pool, settings.pile_up, rng) for block in _blocks_to_detect(generator, file)
-    ]
+    blocks = _blocks_to_detect(generator, file)
+    detected = [simulate(block, pool, settings.pile_up, rng) for block in blocks]
     # Surplus events were generated too, so the tally counts them.
     tally = generator.tally()
-    events = first_events(blocks, file.events)
+    events = first_events(detected, file.events)
     digest = content_digest(events)
     # The UUID follows from the place and the content, so a second run gives the same.
-    identity = uuid5(
-        NAMESPACE_URL,
-        f"hep-pipeline/simulate/{settings.seed}/{file.process}/{file.number}/{digest}",
-    )
+    name = f"hep-pipeline/simulate/{settings.seed}/{file.process}/{file.number}/{digest}"
+    identity = uuid5(NAMESPACE_URL, name)
     path = folder / file.name
     write_delphes(path, events, identity)
+    versions = {name: metadata.version(package) for name, package in _GENERATORS.items()}
     record = {
         **file._asdict(),
         "uuid": str(identity),
@@ -210,11 +214,11 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
         "bytes": path.stat().st_size,
         **tally._asdict(),
         "filter_efficiency": tally.filter_efficiency,
-        "pythia": metadata.version("pythia8mc"),
-        "fastjet": metadata.version("fastjet"),
+        **versions,
     }
+    text = json.dumps(record, indent=1)
     with new_file(path.with_suffix(".json"), flushed=True) as unfinished:
-        unfinished.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8")
     return record
 
 
@@ -259,6 +263,7 @@ def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID)
     is complete. Its UUID is `identity`.
     """
     columns = {name: candidates.to_awkward() for name, candidates in collections.items()}
+    branch_types = {name: column.type.content for name, column in columns.items()}
     with (
         new_file(path, flushed=True) as unfinished,
         uproot.recreate(
@@ -267,7 +272,7 @@ def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID)
     ):
         tree = root_file.mktree(
             "Delphes",
-            {name: column.type.content for name, column in columns.items()},
+            branch_types,
             counter_name=lambda name: f"{name}_size",
             field_name=lambda outer, inner: f"{outer}.{inner}",
         )
@@ -279,9 +284,8 @@ def first_events(blocks: Sequence[Mapping[str, Jagged]], num_events: int) -> dic
     collections = {}
     for name in blocks[0]:
         candidates = [block[name] for block in blocks]
-        # Number of candidates of each event.
-        counts = np.concatenate([np.diff(jagged.offsets) for jagged in candidates])
-        offsets = offsets_from_counts(counts[:num_events])
+        num_candidates = np.concatenate([np.diff(jagged.offsets) for jagged in candidates])
+        offsets = offsets_from_counts(num_candidates[:num_events])
         fields = {}
         for field in candidates[0].fields:
             column = np.concatenate([jagged.fields[field] for jagged in candidates])
@@ -310,5 +314,6 @@ def _seeds(seed: int, process: str, file_number: int) -> list[int]:
 
 def _pythia_seed(seed: int, process: str, file_number: int) -> int:
     """A seed for Pythia, which allows at most `LAST_SEED`."""
-    rng = np.random.default_rng([*_seeds(seed, process, file_number), 1])
+    seeds = [*_seeds(seed, process, file_number), 1]
+    rng = np.random.default_rng(seeds)
     return 1 + int(rng.integers(LAST_SEED))

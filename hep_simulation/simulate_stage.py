@@ -69,12 +69,15 @@ class Simulate(Stage):
         if settings.pile_up.mean:
             folders[POOL] = Part(pool_items, _CODE, ())
         for process in settings.processes:
-            folders[process.name] = Part(common_items | _process_items(process), _CODE, ())
+            items = common_items | _process_items(process)
+            folders[process.name] = Part(items, _CODE, ())
         return folders
 
     def can_continue(self, folder: Path) -> bool:
         """Whether a folder holds finished files."""
-        return any(folder.glob("*/*.json")) or any(folder.glob(f"{POOL}/[!.]*.npz"))
+        has_record = any(folder.glob("*/*.json"))
+        has_pool_file = any(folder.glob(f"{POOL}/[!.]*.npz"))
+        return has_record or has_pool_file
 
     def run(self, context: Context) -> Result:
         """Make the missing files, each with its record, in Spark tasks.
@@ -97,37 +100,33 @@ class Simulate(Stage):
         # An absolute path is also valid in executors, whose current folder may differ.
         out_dir = context.out_dir.absolute()
         records = produce(spark, settings, out_dir, counted=counter_on_bar)
-        sums_by_process = {
-            process.name: _sum_records(records, process.name) for process in settings.processes
-        }
-        for name, sums in sums_by_process.items():
-            cross_section = with_error(
-                sums["cross_section_pb"], sums["cross_section_error_pb"], " +- "
-            )
-            context.say(
-                f"{name}: {sums['events']} events of {sums['generated']} generated, "
-                f"cross-section after the filter {cross_section} pb"
-            )
+        sums_by_process = {}
+        for process in settings.processes:
+            sums = _sum_records(records, process.name)
+            sums_by_process[process.name] = sums
+            context.say(_summary_line(process.name, sums))
 
         # The checks compare what was made with the config, and the files with their records.
         num_events = sum(sums["events"] for sums in sums_by_process.values())
         num_requested = sum(process.events for process in settings.processes)
         num_files = len(list(out_dir.glob("*/*.root")))
+        events_check = Check(
+            "events made = events of the config",
+            num_events == num_requested,
+            f"{num_events} = {num_requested}",
+        )
+        files_check = Check(
+            "files in the folder = records", num_files == len(records), f"{num_files}"
+        )
+        counters = {
+            "processes": sums_by_process,
+            "content": _digest(records),
+            "records": records,
+        }
         return Result(
             summary=f"{num_events} events in {num_files} files",
-            counters={
-                "processes": sums_by_process,
-                "content": _digest(records),
-                "records": records,
-            },
-            checks=[
-                Check(
-                    "events made = events of the config",
-                    num_events == num_requested,
-                    f"{num_events} = {num_requested}",
-                ),
-                Check("files in the folder = records", num_files == len(records), f"{num_files}"),
-            ],
+            counters=counters,
+            checks=[events_check, files_check],
         )
 
 
@@ -143,24 +142,43 @@ def _process_items(process: ProcessSettings) -> dict[str, Any]:
     prefix = f"simulate.{process.name}"
     # All lines of settings, also those of the process's own file, are in one digest.
     lines = [_with_content(line) for line in process.lines()]
-    items = flat_items(process.model_copy(update={"file": None, "pythia": []}), prefix)
-    items[f"{prefix}.pythia"] = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    without_lines = process.model_copy(update={"file": None, "pythia": []})
+    items = flat_items(without_lines, prefix)
+    items[f"{prefix}.pythia"] = _digest_of_lines(lines)
     return items
 
 
 def _with_content(line: str) -> str:
     """A setting of Pythia; if it names a file, a digest of the content replaces the name."""
     key_and_value = line.replace("=", " ", 1).split()
-    if len(key_and_value) < 2 or key_and_value[0].lower() not in _FILE_SETTINGS:
+    if len(key_and_value) < 2:
         return line
-    file = Path(key_and_value[1].strip('"'))
-    return f"{key_and_value[0]} = {file_digest(file)}" if file.is_file() else line
+    key, text = key_and_value[:2]
+    file = Path(text.strip('"'))
+    if key.lower() in _FILE_SETTINGS and file.is_file():
+        return f"{key} = {file_digest(file)}"
+    return line
 
 
 def _digest(records: list[dict[str, Any]]) -> str:
     """One digest of the events of all files, in their order."""
     digests = [record["content"] for record in records]
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return _digest_of_lines(digests)
+
+
+def _digest_of_lines(lines: list[str]) -> str:
+    """One digest of some lines of text."""
+    text = "\n".join(lines)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _summary_line(process: str, sums: dict[str, Any]) -> str:
+    """The line about a process for the terminal, from the sums of its records."""
+    cross_section = with_error(sums["cross_section_pb"], sums["cross_section_error_pb"], " +- ")
+    return (
+        f"{process}: {sums['events']} events of {sums['generated']} generated, "
+        f"cross-section after the filter {cross_section} pb"
+    )
 
 
 def _sum_records(records: list[dict[str, Any]], process: str) -> dict[str, Any]:
@@ -177,19 +195,22 @@ def _sum_records(records: list[dict[str, Any]], process: str) -> dict[str, Any]:
     efficiency = passed_weight / generated
 
     # Each file has its own estimate; those of more generated events are better.
-    weighted_sum = sum(record["cross_section_pb"] * record["generated"] for record in records)
-    variance_sum = sum(
-        (record["cross_section_error_pb"] * record["generated"]) ** 2 for record in records
-    )
+    weighted_cross_sections = [
+        record["cross_section_pb"] * record["generated"] for record in records
+    ]
+    weighted_errors = [record["cross_section_error_pb"] * record["generated"] for record in records]
+    weighted_sum = sum(weighted_cross_sections)
+    variance_sum = sum(error**2 for error in weighted_errors)
     cross_section_before = weighted_sum / generated
     error_before = variance_sum**0.5 / generated
     relative_variance = 0.0
     if cross_section_before:
         # Relative variance of the efficiency of weighted events; for weights of 1 it is
         # (1 - efficiency) / number of events that pass.
-        efficiency_variance = passed_weight_squared / (efficiency * generated) ** 2 - 1 / generated
-        relative_variance = (error_before / cross_section_before) ** 2
-        relative_variance += max(efficiency_variance, 0.0)
+        variance_of_passed = passed_weight_squared / (efficiency * generated) ** 2
+        efficiency_variance = variance_of_passed - 1 / generated
+        relative_error_before = error_before / cross_section_before
+        relative_variance = relative_error_before**2 + max(efficiency_variance, 0.0)
     cross_section = cross_section_before * efficiency
     return {
         "files": len(records),

@@ -51,7 +51,8 @@ def produce(
         InputFileError: Files cannot be made.
     """
     files = process_files(settings)
-    names = {file.name for file in (*pool_files(settings), *files)}
+    pool = pool_files(settings)
+    names = {file.name for file in (*pool, *files)}
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
     records = {file: read_record(folder, file) for file in files}
@@ -85,7 +86,7 @@ def produce(
         return results
 
     if missing:
-        missing_pool = [file for file in pool_files(settings) if not (folder / file.name).is_file()]
+        missing_pool = [file for file in pool if not (folder / file.name).is_file()]
         run("pile-up", missing_pool, make_pool_file)
     records.update(zip(missing, run("simulate", missing, make_file), strict=True))
     _remove_obsolete(folder, names)
@@ -99,7 +100,10 @@ def _remove_obsolete(folder: Path, names: set[str]) -> None:
     the records.
     """
     record_names = {str(Path(name).with_suffix(".json")) for name in names}
+    needed_names = names | record_names
     for path in folder.glob("*/*"):
-        is_output = path.name.startswith(".") or path.suffix in {".root", ".json", ".npz"}
-        if is_output and path.relative_to(folder).as_posix() not in names | record_names:
+        is_unfinished = path.name.startswith(".")
+        is_output = path.suffix in {".root", ".json", ".npz"}
+        is_needed = path.relative_to(folder).as_posix() in needed_names
+        if (is_unfinished or is_output) and not is_needed:
             path.unlink()

@@ -91,9 +91,10 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
                 "distances": _distances(simulated_sample, reference_sample),
             }
             _plot(simulated_sample, reference_sample, config, folder / sample.name)
+            area_text = with_error(area.value, area.error, " +- ")
             lines.append(
                 f"{sample.name}: {num_events} against {num_reference_events} events; boosted trees "
-                f"tell them apart with AUC {with_error(area.value, area.error, ' +- ')}"
+                f"tell them apart with AUC {area_text}"
             )
         # Each network is trained on one kind of events, with the samples as classes.
         transfers = {
@@ -105,7 +106,8 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
         transfer_results[tested] = {name: value._asdict() for name, value in estimates.items()}
         lines.append(_transfer_line(tested, estimates))
     validation = {"samples": results, "transfer": transfer_results}
-    (folder / "validation.json").write_text(json.dumps(validation, indent=1), encoding="utf-8")
+    text = json.dumps(validation, indent=1)
+    (folder / "validation.json").write_text(text, encoding="utf-8")
     return [*lines, f"figures and numbers: {folder}"]
 
 
@@ -131,10 +133,12 @@ def _distances(simulated: _Sample, reference: _Sample) -> dict[str, float]:
     """
     from models.evaluation.curves import cumulative_distance
 
+    simulated_quantities = simulated.features | simulated.candidates
     reference_quantities = reference.features | reference.candidates
     distances = {}
-    for name, weighted in (simulated.features | simulated.candidates).items():
-        distances[name] = round(cumulative_distance(*weighted, *reference_quantities[name]), 4)
+    for name, weighted in simulated_quantities.items():
+        distance = cumulative_distance(*weighted, *reference_quantities[name])
+        distances[name] = round(distance, 4)
     return distances
 
 
@@ -160,10 +164,9 @@ def _pairs(
 
 def _transfer_line(tested: str, estimates: Mapping[str, Any]) -> str:
     """The line about networks that are tested on one kind of events, `tested`."""
-    texts = {
-        name: with_error(estimate.value, estimate.error, " +- ")
-        for name, estimate in estimates.items()
-    }
+    texts = {}
+    for name, estimate in estimates.items():
+        texts[name] = with_error(estimate.value, estimate.error, " +- ")
     return (
         f"tested on the {tested}: a network trained on it reaches {texts['own']}, "
         f"one trained on the other {texts['other']}; loss {texts['loss']}"
@@ -185,15 +188,17 @@ def _read(sample: SampleSettings, config: Config, print_note: Callable[[str], No
     files = find_input_files([sample], config.ingest, print_note, strict=True)
     for bad_file in files.bad:
         print_note(f"skipped: {bad_file.message}")
+    columns = [*_CANDIDATE_FIELDS, "weight"]
     for _, selection, block in read_blocks(files.infos, config.ingest, config.features):
         hlf_blocks.append(block.hlf)
         selected = selection.table.take(pa.array(block.selected))
-        tables.append(selected.select([*_CANDIDATE_FIELDS, "weight"]))
+        tables.append(selected.select(columns))
     table = pa.concat_tables(tables)
     weights = table["weight"].to_numpy()
     hlf = np.concatenate(hlf_blocks).astype(np.float64)
     features = {name: (hlf[:, column], weights) for column, name in enumerate(hlf_names())}
-    return _Sample(WeightedEvents(hlf, weights), features, _candidate_quantities(table, weights))
+    candidates = _candidate_quantities(table, weights)
+    return _Sample(WeightedEvents(hlf, weights), features, candidates)
 
 
 def _candidate_quantities(
@@ -214,7 +219,8 @@ def _candidate_quantities(
         step = max(1, len(candidates) // _MAX_CANDIDATES)
         weights = np.repeat(event_weights, counts)[::step]
         for field in fields:
-            numbers = candidates.field(field).to_numpy().astype(np.float64)[::step]
+            all_numbers = candidates.field(field).to_numpy()
+            numbers = all_numbers.astype(np.float64)[::step]
             if field in {"pt", "et"}:
                 quantities[f"log10 {title} {field}"] = (np.log10(numbers), weights)
             else:
