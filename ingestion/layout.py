@@ -56,7 +56,12 @@ class Branch(NamedTuple):
         return BranchLocation(f"{self.file}: branch '{self.path}'")
 
     def read(self, first: int, last: int) -> ak.Array:
-        """The numbers of entries `first` to `last` (exclusive)."""
+        """The numbers of entries `first` to `last` (exclusive).
+
+        Raises:
+            WrongBranchTypeError: The numbers are in the branches below it.
+        """
+        self._check_holds_numbers()
         return self.select_leaf(read_branch(self.branch, first, last))
 
     def select_leaf(self, array: ak.Array) -> ak.Array:
@@ -67,12 +72,13 @@ class Branch(NamedTuple):
         """An array without entries, which has the type of the branch.
 
         Raises:
-            WrongBranchTypeError: The type cannot be read.
+            WrongBranchTypeError: The type cannot be read, or the numbers are in the branches below.
             DamagedFileError: A merge described the baskets wrongly, or the branch lacks entries.
         """
         if isinstance(self.branch, RField):
             with translate_read_errors(self.file, f"field '{self.path}'"):
                 return self.read(0, 0)
+        self._check_holds_numbers()
         self._check_entries()
         try:
             interpretation = packed_reals(self.branch) or self.branch.interpretation
@@ -93,6 +99,17 @@ class Branch(NamedTuple):
                 f"without that file, or list the files themselves."
             )
         return self.select_leaf(ak.Array(form.length_zero_array()))
+
+    def _check_holds_numbers(self) -> None:
+        """Refuse a branch with branches below it, such as `MissingET` of Delphes.
+
+        Of a collection, ROOT stores in such a branch only how many objects each event has.
+        """
+        # Fields of an RNTuple show by their type that they hold records.
+        if self.leaf or isinstance(self.branch, RField) or not len(self.branch.branches):
+            return
+        paths = [f"{self.path}/{branch.name}" for branch in self.branch.branches]
+        raise _several_numbers_error(self, paths)
 
     def _check_entries(self) -> None:
         """Refuse a branch with another number of entries than its tree.
@@ -284,14 +301,19 @@ def _counter(
 def _no_numbers_error(branch: Branch, names: BranchNames) -> WrongBranchTypeError:
     """The error about a branch of leaves or objects where numbers are needed."""
     if paths := names.numbers_below(branch):
-        choices = " or ".join(f"'{path}'" for path in paths)
-        return WrongBranchTypeError(
-            f"{branch.location.text} holds several numbers: map {choices} in ingest.branch_map."
-        )
+        return _several_numbers_error(branch, paths)
     return WrongBranchTypeError(
         f"{branch.location.text} holds objects ({branch.branch.typename}), and only branches of "
         f"numbers are read. Write pt, eta and phi of the objects as branches, for example by "
         f"Define and Snapshot of RDataFrame."
+    )
+
+
+def _several_numbers_error(branch: Branch, paths: Iterable[str]) -> WrongBranchTypeError:
+    """The error about a branch whose numbers have these paths."""
+    choices = " or ".join(f"'{path}'" for path in paths)
+    return WrongBranchTypeError(
+        f"{branch.location.text} holds several numbers: name {choices} in its place in the config."
     )
 
 

@@ -93,7 +93,9 @@ def generated_sum(file: Any, key: str, path: str) -> float:
             location = BranchLocation(
                 f"{path}: branch '{key}'", "State another one as sum_of_weights of the sample."
             )
-            numbers = event_numbers(read_branch(file[tree][branch]), location, "float64", 0)
+            source = Branch(path, key, file[tree][branch])
+            array = source.read(0, int(file[tree].num_entries))
+            numbers = event_numbers(array, location, "float64", 0)
     else:
         available = sorted(classes)
     if numbers is None:

@@ -13,7 +13,10 @@ from event_rows import Row, distinct, event_row, jet, lepton
 from spark_in_process import InProcessSpark
 
 from ingestion.errors import ConflictingFilesError
-from ingestion.files import inventory
+from ingestion.event_numbers import number_sources
+from ingestion.files import SourceFile, inventory
+from ingestion.layout import BranchNames
+from ingestion.root_format import open_root
 from ingestion.same_events import STORED, same_events
 from ingestion.settings import IngestSettings, OnDuplicate
 from ingestion.spark_job import ingest
@@ -181,3 +184,12 @@ def test_other_branches_of_these_names_are_left_alone(
     tmp_path: Path, numbers: dict[str, Any]
 ) -> None:
     assert copies_of_repeated_events(tmp_path, numbers) == 0
+
+
+def test_the_numbers_of_a_delphes_file_are_those_of_its_events(ttbar_source: SourceFile) -> None:
+    with open_root(ttbar_source.path) as file:
+        sources = number_sources(BranchNames(file["Delphes"], ttbar_source.path))
+        (branch,) = sources.values()
+
+        assert branch.path == "Event/Event.Number"
+        assert branch.read(0, 3).tolist() == [[0], [1], [2]]

@@ -275,11 +275,11 @@ def test_an_ambiguous_short_name_is_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "name", "message"),
     [
-        ("met", "met", r"holds several numbers: map 'met/met' or 'met/phi'"),
+        ("met", "met", r"holds several numbers: name 'met/met' or 'met/phi'"),
         (
             "electrons.pt",
             "electron",
-            r"holds several numbers: map 'electron/PT' or 'electron/Charge'",
+            r"holds several numbers: name 'electron/PT' or 'electron/Charge'",
         ),
         ("jets.pt", "nJet", r"holds 'int32' per event; a list of numbers is needed"),
         ("met", "name", r"holds 'string'"),

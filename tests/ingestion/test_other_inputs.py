@@ -24,8 +24,13 @@ from features.columns import hlf_names
 from features.kernels import build_features
 from features.settings import FeatureSettings
 from hep_core.input_errors import InputFileError
-from ingestion.errors import ConflictingFilesError, MissingBranchError, UnclosedFileError
-from ingestion.files import inventory
+from ingestion.errors import (
+    ConflictingFilesError,
+    MissingBranchError,
+    UnclosedFileError,
+    WrongBranchTypeError,
+)
+from ingestion.files import SourceFile, inventory
 from ingestion.known_layouts import LAYOUTS, BranchLayout
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
 from ingestion.settings import IngestSettings
@@ -344,3 +349,26 @@ def test_of_several_cycles_the_highest_is_read(tmp_path: Path) -> None:
 
     expected = select(single, IngestSettings()).table
     assert without_file(table) == without_file(expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "stated"),
+    [
+        ({"branch_map": {"met": "MissingET"}}, {}),
+        ({"pass_through": ["MissingET"]}, {}),
+        ({"weights": {"up": "MissingET"}}, {}),
+        ({}, {"weight": "MissingET"}),
+        ({}, {"sum_of_weights": "Delphes.MissingET"}),
+        ({}, {"label": None, "label_by": {"MissingET == 1": 0, "MissingET != 1": 1}}),
+    ],
+)
+def test_the_number_of_objects_of_a_collection_is_no_number_of_the_event(
+    ttbar_source: SourceFile, settings: dict[str, Any], stated: dict[str, Any]
+) -> None:
+    sample = ttbar_source.sample.model_copy(update=stated)
+    source = ttbar_source._replace(sample=sample)
+
+    with pytest.raises(
+        WrongBranchTypeError, match=r"MissingET' holds several numbers: name '\S*MissingET\.MET' or"
+    ):
+        inventory([source], IngestSettings(**settings))
