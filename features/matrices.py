@@ -252,11 +252,20 @@ def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     if name not in table.schema.names:
         raise DatasetError(f"the features have no column '{name}'. Make them again.")
     column = table.column(name)
+    require_no_nulls(name, column)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    return column
+
+
+def require_no_nulls(name: str, column: pa.Array | pa.ChunkedArray) -> None:
+    """Refuse a column of the features with empty values, which NaN is not.
+
+    Raises:
+        DatasetError: It has some.
+    """
     if column.null_count:
         raise DatasetError(
             f"column '{name}' of the features has {column.null_count} empty values. "
             "Make them again."
         )
-    return column

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from features.matrices import require_no_nulls
 from hep_core.checked_parquet import open_parquet
 from training.errors import TrainingError
 
@@ -52,12 +53,18 @@ class ParquetDatasetPiece:
             return pq.read_metadata(file)
 
     def read(self, columns: Collection[str], partitions: None) -> pa.Table:  # noqa: ARG002 - petastorm passes both
-        """Read these columns of the row group; `partitions` is part of the former interface."""
+        """Read these columns of the row group; `partitions` is part of the former interface.
+
+        Petastorm makes NaN of empty values, so they are refused here.
+        """
         with (
             self.open_file_func(self.path) as file,
             open_parquet(Path(self.path), file, pre_buffer=True) as parquet,
         ):
-            return parquet.read_row_group(self.row_group, list(columns))
+            table = parquet.read_row_group(self.row_group, list(columns))
+        for name in table.column_names:
+            require_no_nulls(name, table[name])
+        return table
 
 
 class ParquetDataset:

@@ -292,7 +292,9 @@ def transform_spec(fields: Sequence[str], max_particles: int) -> Any:
     schema = pa.schema([schema.field(name) for name in columns])
 
     def transform(frame: pd.DataFrame) -> pd.DataFrame:
-        table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+        # By default pyarrow takes NaN of pandas for an empty value.
+        arrays = [pa.array(frame[field.name], field.type, from_pandas=False) for field in schema]
+        table = pa.Table.from_arrays(arrays, schema=schema)
         inputs = model_inputs(table, fields, max_particles=max_particles)
         return pd.DataFrame({attributes[name]: _to_series(array) for name, array in inputs.items()})
 

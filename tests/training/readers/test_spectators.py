@@ -83,6 +83,19 @@ def test_without_spectators_batches_have_none(dataset: FeatureDataset, reader_ki
     assert first.spectators is None
 
 
+@pytest.mark.parametrize("reader_kind", ["petastorm", "arrow"])
+def test_a_number_that_is_nan_arrives_as_nan(
+    dataset_with: Callable[..., FeatureDataset], reader_kind: Any
+) -> None:
+    dataset = dataset_with("val", "QCD", [np.nan])
+    reader = open_reader(dataset, ["hlf"], kind=reader_kind, seed=1, spectators=["Jet.Mass"])
+
+    batches = list(reader.val_batches(rank=0, world_size=1))
+
+    rows = [batch.spectators for batch in batches if batch.spectators is not None]
+    assert torch.cat(rows).isnan().sum() == 1
+
+
 def decorrelate(*columns: str, classes: list[str]) -> DecorrelateSettings:
     section = {"from": list(columns), "strength": 1, "classes": classes}
     return DecorrelateSettings.model_validate(section)
