@@ -3,7 +3,7 @@
 Numbers alone are no identity: simulated files count their events from the same number on, and
 samples share runs. Two files hold the same events if they share numbers, and at least half of the
 events of a shared number have the same direction of their hardest lepton (or jet). No calibration
-of momenta changes directions.
+of momenta changes directions. So does one file with itself: after a merge it may count twice.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def _leading_candidates(candidates: Jagged) -> tuple[Integers, Integers]:
 def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
     """Return the pairs of events that are the same by their run, block and event numbers.
 
-     1. Near pairs share numbers and direction. Those within a file hold the same event.
-     2. Two files with near pairs hold the same events if at least half of the events that share
-        numbers are near. Events without a direction do not count in the half.
+     1. Near pairs share numbers and direction.
+     2. Two files with near pairs, or a file with itself, hold the same events if at least half of
+        the events that share numbers are near. Events without a direction do not count in the half.
      3. Then all pairs of shared numbers of the two files hold the same event, whatever their
         directions.
 
@@ -103,12 +103,12 @@ def same_events(files: Integers, events: NDArray[Any]) -> Pairs:
     no_rows = np.zeros(0, np.int64)
     results = [Pairs(no_rows, no_rows)]
     for first_file, second_file, near_of_files in _by_files(near, files):
-        if first_file == second_file:
-            results.append(near_of_files)
-            continue
         first_rows = _rows_of_file(first_file, rows, files)
-        second_rows = _rows_of_file(second_file, rows, files)
-        shared = _shared_numbers(first_rows, second_rows, events)
+        if first_file == second_file:
+            shared = _repeated_numbers(first_rows, events)
+        else:
+            second_rows = _rows_of_file(second_file, rows, files)
+            shared = _shared_numbers(first_rows, second_rows, events)
         first_has_direction = _has_direction(events[shared.first])
         second_has_direction = _has_direction(events[shared.second])
         num_comparable = np.count_nonzero(first_has_direction & second_has_direction)
@@ -165,6 +165,16 @@ def _shared_numbers(rows: Integers, later_rows: Integers, events: NDArray[Any]) 
         events["numbers"][rows], events["numbers"][later_rows], return_indices=True
     )
     return Pairs(rows[positions], later_rows[later_positions])
+
+
+def _repeated_numbers(rows: Integers, events: NDArray[Any]) -> Pairs:
+    """Pairs of the two events of each number that comes twice among the rows of one file."""
+    numbers = events["numbers"][rows]
+    order = np.argsort(numbers, kind="stable")
+    sorted_rows = rows[order]
+    sorted_numbers = numbers[order]
+    is_repeated = sorted_numbers[:-1] == sorted_numbers[1:]
+    return Pairs(sorted_rows[:-1], sorted_rows[1:]).select(is_repeated)
 
 
 def _is_rare(files: Integers, numbers: UInt64s) -> NDArray[np.bool_]:

@@ -159,6 +159,14 @@ def test_an_event_that_one_file_holds_twice_is_a_copy(tmp_path: Path) -> None:
     assert num_copies(tmp_path, (0, events + repeated, numbers)) == 20
 
 
+def test_equal_directions_in_a_file_of_two_series_of_numbers_are_chance(tmp_path: Path) -> None:
+    events = rows(1)[:20] + rows(2)[:20]
+    events[23]["electrons"] = events[3]["electrons"]
+    numbers = {"Event.Number": np.tile(np.arange(20), 2)}
+
+    assert num_copies(tmp_path, (0, events, numbers)) == 0
+
+
 def test_events_of_other_directions_are_copies_if_most_events_of_the_file_are() -> None:
     events = np.zeros(20, STORED)
     events["numbers"] = np.tile(np.arange(1, 11), 2)
