@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 #: Prefix of the names of columns that conditions compare.
 LABEL_PREFIX: Final = "_label_by_"
+#: Prefix of the keys of pass-through columns, which may have the names of fields of the events.
+COLUMN_PREFIX: Final = "_column_"
 #: Functions of numbers or arrays for Python's operators; `and`, `or` and `not` work bit by bit on
 #: arrays of booleans.
 _UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {

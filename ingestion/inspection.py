@@ -12,7 +12,7 @@ from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.branches import column_numbers, convert_exactly, is_variation, list_numbers
 from ingestion.conflicts import content_identity, tree_identity
 from ingestion.errors import MissingBranchError, MissingTreeError, UnclosedFileError
-from ingestion.expressions import ColumnSource, LabelRule
+from ingestion.expressions import COLUMN_PREFIX, ColumnSource, LabelRule
 from ingestion.file_info import FileInfo
 from ingestion.layout import Branch, BranchNames, field_sources, is_fixed
 from ingestion.root_format import TREES, check_header, open_root
@@ -229,12 +229,12 @@ def _pass_through_types(
     Weights are float64; a pass-through column of integers or booleans is int64, any other float64.
     `columns` also has the weight and the branches of `label_by`, which are only checked.
     """
-    types = dict.fromkeys(settings.pass_through_columns, "float64")
-    for name, column in columns.items():
-        if is_variation(name) or name in missing:
+    types = {key.removeprefix(COLUMN_PREFIX): "float64" for key in settings.pass_through_columns}
+    for key, column in columns.items():
+        if is_variation(key) or key in missing:
             continue
         first_entry = names[column.branch].read(0, 1)
-        first_number = column_numbers(first_entry, name, column, path=names.file)
-        if name in settings.pass_through and first_number.dtype.kind != "f":
-            types[name] = "int64"
+        first_number = column_numbers(first_entry, key, column, path=names.file)
+        if key.startswith(COLUMN_PREFIX) and first_number.dtype.kind != "f":
+            types[column.branch] = "int64"
     return types

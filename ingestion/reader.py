@@ -22,7 +22,7 @@ from ingestion.branches import (
 )
 from ingestion.errors import WrongBranchTypeError
 from ingestion.event_numbers import number_keys, number_sources
-from ingestion.expressions import ColumnSource, LabelRule
+from ingestion.expressions import COLUMN_PREFIX, ColumnSource, LabelRule
 from ingestion.file_info import FileInfo
 from ingestion.layout import FILLED, Branch, BranchNames, field_sources, is_fixed
 from ingestion.packed_reals import read_branch
@@ -144,9 +144,9 @@ def _raw_events(
     pass_through = {}
     without_weight = {}
     for name, source in settings.pass_through_columns.items():
-        if name in settings.pass_through:
-            dtype = info.pass_through[name]
-            pass_through[name] = column_numbers(
+        if name.startswith(COLUMN_PREFIX):
+            dtype = info.pass_through[source.branch]
+            pass_through[source.branch] = column_numbers(
                 arrays[name], name, source, path=info.path, dtype=dtype, first=first
             )
             continue

@@ -100,7 +100,8 @@ def events_schema(pass_through: Mapping[str, str] | None = None) -> pa.Schema:
         types[collection] = _list_type(fields)
         descriptions[collection] = {name: _describe(field) for name, field in fields.items()}
     for name, dtype in (pass_through or {}).items():
-        types[name] = pa.type_for_alias(dtype)
+        # A column of ours keeps its type, and its content.
+        types.setdefault(name, pa.type_for_alias(dtype))
     metadata = {"schema_version": str(SCHEMA_VERSION), "columns": json.dumps(descriptions)}
     columns = [pa.field(name, data_type, nullable=False) for name, data_type in types.items()]
     return pa.schema(columns, metadata=metadata)

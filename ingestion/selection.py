@@ -270,14 +270,17 @@ def _events_table(
     labels = raw.labels[keep]
     samples = [sample_of_label[label] for label in labels.tolist()]
     uuids = [info.uuid] * len(samples)
+    # A pass-through column never replaces one of ours.
     columns: dict[str, pa.Array] = {
+        name: pa.array(values[keep]) for name, values in raw.pass_through.items()
+    }
+    columns |= {
         "file_uuid": pa.array(uuids, pa.string()),
         "entry": pa.array(raw.entries[keep], pa.int64()),
         "sample": pa.array(samples, pa.string()),
         "label": pa.array(labels, pa.int64()),
     }
-    numbers_of_events = raw.scalars | raw.pass_through
-    for name, values in numbers_of_events.items():
+    for name, values in raw.scalars.items():
         columns[name] = pa.array(values[keep])
     for name, candidates in raw.collections.items():
         is_of_kept_event = np.repeat(keep, np.diff(candidates.offsets))

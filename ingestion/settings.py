@@ -18,7 +18,13 @@ from pydantic import (
 
 from hep_core.input_errors import nearest_names
 from hep_core.settings_section import SettingsSection
-from ingestion.expressions import ColumnSource, LabelBy, LabelRule, sample_labels
+from ingestion.expressions import (
+    COLUMN_PREFIX,
+    ColumnSource,
+    LabelBy,
+    LabelRule,
+    sample_labels,
+)
 from ingestion.known_layouts import LAYOUTS, BranchLayout, LayoutNames
 from ingestion.schema import COLLECTIONS, WEIGHT_PREFIX
 
@@ -265,17 +271,18 @@ class IngestSettings(SettingsSection):
 
     @property
     def pass_through_columns(self) -> dict[str, ColumnSource]:
-        """The source of each pass-through column and further weight, by the column's name.
+        """The source of each pass-through column and further weight, by its key.
 
-        A weight `scale_up` of the config is the column `weight_scale_up`.
+        The key of a pass-through column is its name behind `COLUMN_PREFIX`. A weight
+        `scale_up` of the config is the column `weight_scale_up`, and so is its key.
         """
-        columns = {name: ColumnSource(name) for name in self.pass_through}
+        columns = {f"{COLUMN_PREFIX}{name}": ColumnSource(name) for name in self.pass_through}
         for name, text in self.weights.items():
             columns[f"{WEIGHT_PREFIX}{name}"] = ColumnSource.of_weight(text)
         return columns
 
     def branches(self, weight: str = "", label_by: LabelBy | None = None) -> dict[str, str]:
-        """The branch of each field of the events and each further column, by name.
+        """The branch of each field of the events and each further column, by name or key.
 
         The columns are those that pass through, and those of `weight` and `label_by`, if given. A
         weight stated as `none` has no branch.

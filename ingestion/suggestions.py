@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from ingestion.branches import config_key
-from ingestion.expressions import LABEL_PREFIX
+from ingestion.branches import config_key, is_variation
+from ingestion.expressions import COLUMN_PREFIX, LABEL_PREFIX
 from ingestion.known_layouts import LAYOUTS, LayoutNames
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings
@@ -150,8 +150,8 @@ def key_of_field(field: str, settings: IngestSettings) -> str:
     A field of the events (`muons.pt`) is its own key, below `ingest.branch_map`.
     """
     if field in settings.pass_through_columns:
-        key = "pass_through" if field in settings.pass_through else "weights"
-        return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
+        prefix = WEIGHT_PREFIX if is_variation(field) else COLUMN_PREFIX
+        return f"{config_key(field)}: {field.removeprefix(prefix)}"
     if field == "weight" or field.startswith(LABEL_PREFIX):
         return config_key(field)
     return field

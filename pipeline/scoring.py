@@ -184,9 +184,7 @@ class EventClassifier(NamedTuple):
                 particles and the files of the training have none, or the reverse.
         """
         pass_through = list(dict.fromkeys([*keep, *needed_branches()]))
-        settings = IngestSettings.model_validate(
-            {**self.reading.model_dump(), "pass_through": pass_through}
-        )
+        settings = self.reading.model_copy(update={"pass_through": pass_through})
         sample = SampleSettings(name="inputs", label=0, files=list(inputs), weight=NO_WEIGHT)
         inventory = find_input_files(
             [sample],

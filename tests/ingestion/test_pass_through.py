@@ -13,7 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import checked_files, jagged, read_raw_events, source_of, write_delphes
+from delphes_files import (
+    PARTICLE_BRANCHES,
+    checked_files,
+    jagged,
+    read_raw_events,
+    source_of,
+    write_delphes,
+)
 from event_rows import distinct, event_row, lepton
 from networks import small_network
 from prediction_trees import read_root
@@ -27,6 +34,7 @@ from features.unsplit_job import make_unsplit
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.files import inventory
 from ingestion.reader import read_events
+from ingestion.selection import select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest
 from models.prediction import predict
@@ -221,3 +229,32 @@ def test_several_numbers_of_one_list_read_their_branch_once(
     (raw,) = read_events(info, settings, start=0, stop=6)
     assert [raw.pass_through[f"weight_w{index}"][0] for index in range(3)] == [1.0, 2.0, 3.0]
     assert read_raw_events.count("WeightLHEF.Weight") == 1
+
+
+@pytest.mark.parametrize("name", ["met", "met_phi", "weight", "label", "jets"])
+def test_a_branch_with_the_name_of_a_field_is_beside_the_field(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / "a.root", further={name: np.full(6, np.pi)})
+    settings = IngestSettings(pass_through=[name], branch_map={"met": "MissingET.MET"})
+    (info,) = checked_files(path, settings=settings, weight="none")
+    raw = read_raw_events(info, settings)
+    alone = read_raw_events(path, weight="none")
+
+    assert raw.pass_through[name].tolist() == [np.pi] * 6
+    for field, numbers in alone.scalars.items():
+        assert raw.scalars[field].tolist() == numbers.tolist()
+    table = select_events(raw, info, settings).table
+    expected = select_events(alone, info._replace(pass_through={}), IngestSettings()).table
+    assert table.select(expected.column_names) == expected
+
+
+def test_a_branch_that_begins_like_particles_is_none(tmp_path: Path) -> None:
+    rows = [event_row(electrons=[lepton(40.0, 0, 0)])]
+    more = {"tracks_n": np.array([7])}
+    path = write_delphes(tmp_path / "a.root", rows, without=PARTICLE_BRANCHES, more=more)
+
+    settings = IngestSettings(pass_through=["tracks_n"])
+    (info,) = checked_files(path, settings=settings, needs_particles=False)
+    assert read_raw_events(info, settings).pass_through["tracks_n"].tolist() == [7]
+    mistyped = IngestSettings(pass_through=["tracks_num"])
+    with pytest.raises(MissingBranchError, match=r"pass_through: tracks_num.*Nearest: tracks_n"):
+        checked_files(path, settings=mistyped, needs_particles=False)
