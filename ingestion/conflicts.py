@@ -37,7 +37,8 @@ def assign_unique_ids(infos: Sequence[FileInfo], known_paths: Container[str]) ->
     for info in infos:
         files = files_by_uuid.setdefault(info.uuid, [])
         files.append(info)
-    new_ids: dict[str, str] = {}
+    # By path and tree, since two trees of a file may be files of two samples.
+    new_ids: dict[tuple[str, str], str] = {}
     for files in files_by_uuid.values():
         if len(files) == 1:
             continue
@@ -48,8 +49,9 @@ def assign_unique_ids(infos: Sequence[FileInfo], known_paths: Container[str]) ->
         for info in other_files:
             identity = content_identity(info.path)
             if identity != first_identity:
-                new_ids[info.path] = identity
-    return [info._replace(uuid=new_ids.get(info.path, info.uuid)) for info in infos]
+                new_id = tree_identity(identity, info.tree) if info.tree else identity
+                new_ids[info.path, info.tree] = new_id
+    return [info._replace(uuid=new_ids.get((info.path, info.tree), info.uuid)) for info in infos]
 
 
 def content_identity(path: str) -> str:

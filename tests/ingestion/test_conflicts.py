@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
-from delphes_files import PARTICLE_BRANCHES, checked_files, write_delphes
+import uproot
+from delphes_files import (
+    PARTICLE_BRANCHES,
+    checked_files,
+    columns_of,
+    kinds_of,
+    source_of,
+    write_delphes,
+)
 from event_rows import event_row
 
 from ingestion.conflicts import check_particles_of_training
 from ingestion.errors import ConflictingFilesError
 from ingestion.file_info import FileInfo, have_particles
+from ingestion.files import inventory
+from ingestion.settings import IngestSettings
 
 
 def checked(folder: Path, name: str, *, num_events: int = 2, particles: bool) -> list[FileInfo]:
@@ -47,3 +58,18 @@ def test_a_file_without_entries_lacks_nothing(tmp_path: Path) -> None:
     assert have_particles(empty) is None
     assert have_particles([*empty, *full]) is True
     assert have_particles(checked(tmp_path, "bare", particles=False)) is False
+
+
+def test_two_trees_of_files_of_one_uuid_are_four_files(tmp_path: Path) -> None:
+    sources = []
+    for name in ("first", "second"):
+        path = tmp_path / f"{name}.root"
+        with uproot.recreate(path, uuid_function=lambda: UUID(int=7)) as file:
+            for tree in ("nominal", "shifted"):
+                columns = columns_of([event_row(met=float(len(name + tree)))])
+                file.mktree(tree, kinds_of(columns)).extend(columns)
+                sources.append(source_of(tree, 0, str(path), tree=tree))
+
+    infos = inventory(sources, IngestSettings()).infos
+
+    assert len({info.uuid for info in infos}) == 4
