@@ -40,24 +40,25 @@ def calibration(
     edges = np.arange(NUM_BINS + 1) / NUM_BINS
     # The outer edges are left out, so 0 belongs to the first bin, and 1 to the last.
     bins = np.searchsorted(edges[1:-1], predicted)
-    filled = []
+    filled_bins = []
     for index in range(NUM_BINS):
         in_bin = bins == index
         bin_weights = weights[in_bin]
         if not WeightSums.of(bin_weights).is_positive:
             continue
         total = float(bin_weights.sum())
-        filled.append(
-            {
-                "low": float(edges[index]),
-                "high": float(edges[index + 1]),
-                "mean_predicted": float((bin_weights * predicted[in_bin]).sum() / total),
-                "observed": efficiency(is_class[in_bin], bin_weights)._asdict(),
-                "num_events": int(in_bin.sum()),
-                "weight": total,
-            }
-        )
-    return filled
+        sum_predicted = (bin_weights * predicted[in_bin]).sum()
+        observed = efficiency(is_class[in_bin], bin_weights)
+        filled_bin = {
+            "low": float(edges[index]),
+            "high": float(edges[index + 1]),
+            "mean_predicted": float(sum_predicted / total),
+            "observed": observed._asdict(),
+            "num_events": int(in_bin.sum()),
+            "weight": total,
+        }
+        filled_bins.append(filled_bin)
+    return filled_bins
 
 
 def calibration_error(bins: Sequence[Mapping[str, Any]]) -> float:
@@ -69,8 +70,10 @@ def calibration_error(bins: Sequence[Mapping[str, Any]]) -> float:
     """
     total, distance = 0.0, 0.0
     for bin_ in bins:
-        total += bin_["weight"]
-        distance += bin_["weight"] * abs(bin_["observed"]["value"] - bin_["mean_predicted"])
+        weight = bin_["weight"]
+        observed = bin_["observed"]["value"]
+        total += weight
+        distance += weight * abs(observed - bin_["mean_predicted"])
     return float(distance / total)
 
 
@@ -102,27 +105,38 @@ def expected_calibration_errors(
     """
     num_events, num_classes = probabilities.shape
     # The parts of the classes in the sample scale their probabilities; the sum is not yet 1.
-    in_sample = probabilities * np.bincount(labels, weights, minlength=num_classes)
+    weight_of_class = np.bincount(labels, weights, minlength=num_classes)
+    in_sample = probabilities * weight_of_class
+    sums_over_classes = in_sample.sum(axis=1, keepdims=True)
     # A label is drawn as the number of these cumulative probabilities below a uniform random
     # number.
-    limits = np.cumsum(in_sample / in_sample.sum(axis=1, keepdims=True), axis=1)[:, :-1]
+    cumulative = np.cumsum(in_sample / sums_over_classes, axis=1)
+    limits = cumulative[:, :-1]
     # Each probability has a bin, (num_events, num_classes), as in `calibration`.
-    bins = np.searchsorted(np.arange(1, NUM_BINS) / NUM_BINS, probabilities)
-    num_draws = min(_MOST_DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN // num_events))
+    inner_edges = np.arange(1, NUM_BINS) / NUM_BINS
+    bins = np.searchsorted(inner_edges, probabilities)
+    num_affordable = max(_FEWEST_DRAWS, _MOST_DRAWN // num_events)
+    num_draws = min(_MOST_DRAWS, num_affordable)
     errors = np.empty((num_draws, num_classes))
     for draw in range(num_draws):
-        drawn = (generator.random((num_events, 1)) > limits).sum(axis=1)
+        random_numbers = generator.random((num_events, 1))
+        drawn_labels = (random_numbers > limits).sum(axis=1)
         # Each drawn class gets the total weight 1 / num_classes; a class that is not drawn gets
         # none.
-        sums = np.bincount(drawn, weights, minlength=num_classes)
-        share = weights / np.where(sums > 0, sums, np.inf)[drawn] / num_classes
+        drawn_weight = np.bincount(drawn_labels, weights, minlength=num_classes)
+        divisor = np.where(drawn_weight > 0, drawn_weight, np.inf)
+        event_shares = weights / divisor[drawn_labels] / num_classes
         for label in range(num_classes):
+            is_class = drawn_labels == label
             # Summed over a bin, this is weight x (observed share - mean prediction).
-            difference = share * ((drawn == label) - probabilities[:, label])
-            errors[draw, label] = np.abs(np.bincount(bins[:, label], difference)).sum()
+            differences = event_shares * (is_class - probabilities[:, label])
+            bin_differences = np.bincount(bins[:, label], differences)
+            errors[draw, label] = np.abs(bin_differences).sum()
+    means = errors.mean(axis=0)
+    num_at_least_observed = (errors >= observed).sum(axis=0)
     # The model counts as one of the draws: no finite number of them excludes a perfect model.
-    p_values = (1 + (errors >= observed).sum(axis=0)) / (1 + num_draws)
+    p_values = (1 + num_at_least_observed) / (1 + num_draws)
     return [
         {"expected": mean, "p_value": p_value}
-        for mean, p_value in zip(errors.mean(axis=0).tolist(), p_values.tolist(), strict=True)
+        for mean, p_value in zip(means.tolist(), p_values.tolist(), strict=True)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +50,16 @@ def background_curve(score: ReplicatedScore, fractions: Mapping[int, float]) -> 
     """
     share = score.mixture_share(fractions)
     intervals = [share.interval(point) for point in range(len(score.shares))]
+    low_ends = [interval.low for interval in intervals]
+    high_ends = [interval.high for interval in intervals]
+    # The ends differ by the margin for events that were not seen; the curve takes their middle.
+    replicas = (share.low + share.high) / 2
     return EfficiencyCurve(
         signal_efficiency=score.shares,
         background_efficiency=share.value,
-        low=np.array([interval.low for interval in intervals]),
-        high=np.array([interval.high for interval in intervals]),
-        # The ends differ by the margin for events that were not seen; the curve takes their middle.
-        replicas=(share.low + share.high) / 2,
+        low=np.array(low_ends),
+        high=np.array(high_ends),
+        replicas=replicas,
     )
 
 
@@ -70,7 +73,8 @@ def ratio(curve: EfficiencyCurve, reference: EfficiencyCurve) -> tuple[Floats, F
     with np.errstate(divide="ignore", invalid="ignore"):
         value = curve.background_efficiency / reference.background_efficiency
         replicas = curve.replicas / reference.replicas
-    return np.where(np.isfinite(value), value, np.nan), lower_end(replicas), upper_end(replicas)
+    finite_value = np.where(np.isfinite(value), value, np.nan)
+    return finite_value, lower_end(replicas), upper_end(replicas)
 
 
 def kolmogorov_smirnov(
@@ -89,7 +93,8 @@ def kolmogorov_smirnov(
     The p-value of samples so small that the formula does not hold is None. Both numbers are None if
     the weights of a sample add up to 0 or less.
     """
-    first_sums, second_sums = WeightSums.of(first_weights), WeightSums.of(second_weights)
+    first_sums = WeightSums.of(first_weights)
+    second_sums = WeightSums.of(second_weights)
     if not (first_sums.is_positive and second_sums.is_positive):
         return {"distance": None, "p_value": None}
     distance = cumulative_distance(first, first_weights, second, second_weights)
@@ -97,8 +102,11 @@ def kolmogorov_smirnov(
     second_size, _ = second_sums.effective_events(1.0)
     # The formula takes n1 n2 / (n1 + n2), which scipy rounds to whole events. Rounding to 9 digits
     # first keeps a common factor of the weights from tipping a half.
-    size = round(round(first_size * second_size / (first_size + second_size), 9))
-    p_value = float(kstwo.sf(distance, size)) if size >= 1 else None
+    exact_size = first_size * second_size / (first_size + second_size)
+    size = round(round(exact_size, 9))
+    p_value = None
+    if size >= 1:
+        p_value = float(kstwo.sf(distance, size))
     return {"distance": distance, "p_value": p_value}
 
 
@@ -127,9 +135,11 @@ def _distribution_at(values: Floats, weights: Floats, points: Floats) -> Floats:
     """Compute the share of a sample's weight with values at or below each point, (num_points,)."""
     order = np.argsort(values)
     # Entry k is the weight of the k lowest values.
-    cumulative = np.concatenate([[0.0], np.cumsum(weights[order])])
+    rising_sums = np.cumsum(weights[order])
+    cumulative = np.concatenate([[0.0], rising_sums])
     num_below = np.searchsorted(values[order], points, side="right")
-    return np.asarray(cumulative[num_below] / weights.sum(), dtype=np.float64)
+    shares = cumulative[num_below] / weights.sum()
+    return np.asarray(shares, dtype=np.float64)
 
 
 def kinematic_edges(
@@ -144,10 +154,13 @@ def kinematic_edges(
         >>> edges["lepton_pt"][:3], edges["lepton_eta"][:2], edges["lepton_eta"][-2:]
         ((26.0, 30, 40), (-2.1, -2.0), (2.0, 2.1))
     """
-    pt_edges, eta_edges = KINEMATIC_EDGES["lepton_pt"], KINEMATIC_EDGES["lepton_eta"]
+    pt_edges = KINEMATIC_EDGES["lepton_pt"]
+    eta_edges = KINEMATIC_EDGES["lepton_eta"]
     max_abs_eta = max_lepton_abs_eta or eta_edges[-1]
+    pt_above = [edge for edge in pt_edges if edge > min_lepton_pt]
     # If the cut lies above all edges, there is one bin up to twice the cut.
-    pt_above = [edge for edge in pt_edges if edge > min_lepton_pt] or [2 * min_lepton_pt]
+    if not pt_above:
+        pt_above = [2 * min_lepton_pt]
     eta_inside = [edge for edge in eta_edges if abs(edge) < max_abs_eta]
     return {
         **KINEMATIC_EDGES,
@@ -178,8 +191,20 @@ def efficiency_against(
     efficiencies: list[Efficiency | None] = []
     for index in range(len(edges) - 1):
         in_bin = bins == index
-        if WeightSums.of(weights[in_bin]).is_positive:
-            efficiencies.append(efficiency(passing[in_bin], weights[in_bin]))
+        bin_weights = weights[in_bin]
+        if WeightSums.of(bin_weights).is_positive:
+            efficiencies.append(efficiency(passing[in_bin], bin_weights))
         else:
             efficiencies.append(None)
     return efficiencies
+
+
+def efficiencies_json(efficiencies: Sequence[Efficiency | None]) -> list[dict[str, Any] | None]:
+    """Return the efficiencies in bins for JSON; a bin without weight is null."""
+    bins: list[dict[str, Any] | None] = []
+    for share in efficiencies:
+        if share is None:
+            bins.append(None)
+        else:
+            bins.append(share.as_json())
+    return bins

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from features.columns import NUM_PARTICLES, hlf_names
 from models.evaluation.bootstrap import Replicas, estimate
-from models.evaluation.curves import efficiency_against
+from models.evaluation.curves import efficiencies_json, efficiency_against
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.intervals import Floats, WeightSums
 from models.evaluation.scored_events import ScoredEvents
@@ -59,6 +59,24 @@ class ScoreCut(NamedTuple):
     """Signal efficiency of the working point."""
     threshold: float
     """Score from which on events pass."""
+
+
+class _Distances(NamedTuple):
+    """Distances between the values of a column in all pairs of events."""
+
+    pairs: Floats
+    """(num_events, num_events)."""
+    means: Floats
+    """(num_events, num_weightings) mean distance of each event from all events."""
+
+    @classmethod
+    def of_column(cls, values: Floats, shares: Floats) -> Self:
+        """Compute the distances of (num_events,) values, with means for several weightings.
+
+        `shares` are those of the events in the sum of weights, (num_events, num_weightings).
+        """
+        pairs = np.abs(np.subtract.outer(values, values))
+        return cls(pairs, pairs @ shares)
 
 
 class Independence(NamedTuple):
@@ -107,13 +125,14 @@ def measure_independence(
         for label in labels:
             in_class = events.labels == label
             class_name = task.classes[label]
-            num_not_finite = np.count_nonzero(~np.isfinite(values[in_class]))
+            is_finite = np.isfinite(values[in_class])
+            num_not_finite = np.count_nonzero(~is_finite)
             if num_not_finite:
                 correlation: dict[str, Any] = dict(_NO_CORRELATION)
                 points = [_NO_FLATNESS | cut._asdict() for cut in cuts]
                 sentences.append(
                     f"the dependence of the score on {name} is not measured for {class_name}: "
-                    f"{num_not_finite} of its {in_class.sum()} test events have no finite {name}."
+                    f"{num_not_finite} of its {len(is_finite)} test events have no finite {name}."
                 )
             else:
                 correlation = correlation_in_replicas(scores, values, replicas, label)
@@ -128,10 +147,12 @@ def _flatness_at_cuts(
 ) -> list[dict[str, Any]]:
     """Measure for each cut how flat the efficiency of a class is in a column."""
     in_class = events.labels == label
-    values_of_class, weights_of_class = values[in_class], events.weights[in_class]
+    values_of_class = values[in_class]
+    scores_of_class = scores[in_class]
+    weights_of_class = events.weights[in_class]
     points = []
     for cut in cuts:
-        passing = scores[in_class] >= cut.threshold
+        passing = scores_of_class >= cut.threshold
         point = flatness(values_of_class, passing, weights_of_class)
         points.append(point | cut._asdict())
     return points
@@ -149,11 +170,12 @@ def _unmeasured(
             f"the {correlation['num_events']} events that count, all with a weight have the same "
             f"score or the same {name}."
         )
-    untested = [f"{100 * point['wanted']:g} %" for point in points if point["p_value"] is None]
+    untested = [point["wanted"] for point in points if point["p_value"] is None]
     if untested:
+        efficiencies = ", ".join(f"{100 * efficiency:g} %" for efficiency in untested)
         sentences.append(
             f"whether the efficiency of {class_name} is flat in {name} is not tested at signal "
-            f"efficiencies of {', '.join(untested)}: too few events pass or fail, or all have the "
+            f"efficiencies of {efficiencies}: too few events pass or fail, or all have the "
             f"same {name}."
         )
     if any(None in point["efficiency"] for point in points):
@@ -179,7 +201,8 @@ def column_values(predictions: pa.Table, name: str) -> Floats:
     """Return a column of the events, (num_events,): a high-level feature, or one beside them."""
     if name in hlf_names():
         features = column_array(predictions, "hlf")
-        return np.asarray(features[:, hlf_names().index(name)], dtype=np.float64)
+        column = hlf_names().index(name)
+        return np.asarray(features[:, column], dtype=np.float64)
     return column_array(predictions, name).astype(np.float64)
 
 
@@ -204,18 +227,23 @@ def correlation_in_replicas(
     """
     strata = replicas.strata_of_class(label)
     num_in_class = sum(len(stratum.rows) for stratum in strata)
+    share_of_rows = min(1, MOST_EVENTS / num_in_class)
     rows: list[NDArray[np.int64]] = []
     shares: list[Floats] = []
     for stratum in strata:
-        num_rows = math.ceil(len(stratum.rows) * min(1, MOST_EVENTS / num_in_class))
+        num_rows = math.ceil(len(stratum.rows) * share_of_rows)
         first_rows = stratum.rows[:num_rows]
-        random_weights = stratum.random_weights[stratum.groups[:num_rows], : 1 + _NUM_REPLICAS]
-        weights = np.abs(replicas.weights[first_rows])[:, None] * random_weights
+        groups = stratum.groups[:num_rows]
+        random_weights = stratum.random_weights[groups, : 1 + _NUM_REPLICAS]
+        sizes = np.abs(replicas.weights[first_rows])
+        weights = sizes[:, None] * random_weights
+        totals = weights.sum(axis=0)
         rows.append(first_rows)
-        shares.append(stratum.fraction * weights / weights.sum(axis=0))
+        shares.append(stratum.fraction * weights / totals)
     all_rows = np.concatenate(rows)
+    all_shares = np.concatenate(shares)
     correlations, independent = _distance_correlations(
-        scores[all_rows], values[all_rows], np.concatenate(shares)
+        scores[all_rows], values[all_rows], all_shares
     )
     return {
         **estimate(correlations)._asdict(),
@@ -238,29 +266,36 @@ def _distance_correlations(first: Floats, second: Floats, shares: Floats) -> tup
         (Székely, Rizzo, Bakirov 2007, theorem 5). Both are NaN if a column is constant over the
         events with a share.
     """
-    has_share = shares[:, 0] > 0
-    if len(np.unique(first[has_share])) < 2 or len(np.unique(second[has_share])) < 2:
+    measured_shares = shares[:, 0]
+    has_share = measured_shares > 0
+    num_first = len(np.unique(first[has_share]))
+    num_second = len(np.unique(second[has_share]))
+    if num_first < 2 or num_second < 2:
         return np.full(shares.shape[1], np.nan), math.nan
-    first_distances = np.abs(np.subtract.outer(first, first))
-    second_distances = np.abs(np.subtract.outer(second, second))
-    first_means, second_means = first_distances @ shares, second_distances @ shares
-
-    def covariance(
-        distances: Floats, means: Floats, other_distances: Floats, other_means: Floats
-    ) -> Floats:
-        """Compute dCov² of two columns, E[ab] - 2 E[a_i b_i] + E[a] E[b], for all weightings."""
-        mean_product = (shares * ((distances * other_distances) @ shares)).sum(axis=0)
-        mean_product_of_rows = (shares * means * other_means).sum(axis=0)
-        product_of_means = (shares * means).sum(axis=0) * (shares * other_means).sum(axis=0)
-        return np.asarray(mean_product - 2 * mean_product_of_rows + product_of_means)
-
-    first_variance = covariance(first_distances, first_means, first_distances, first_means)
-    second_variance = covariance(second_distances, second_means, second_distances, second_means)
+    first_distances = _Distances.of_column(first, shares)
+    second_distances = _Distances.of_column(second, shares)
+    first_variance = _distance_covariance(first_distances, first_distances, shares)
+    second_variance = _distance_covariance(second_distances, second_distances, shares)
+    covariance = _distance_covariance(first_distances, second_distances, shares)
     scale = np.sqrt(first_variance * second_variance)
-    correlation = covariance(first_distances, first_means, second_distances, second_means) / scale
-    measured = shares[:, 0]
-    mean_distances = (measured @ first_means[:, 0]) * (measured @ second_means[:, 0])
-    return correlation, float(np.square(measured).sum() * mean_distances / scale[0])
+    first_mean = measured_shares @ first_distances.means[:, 0]
+    second_mean = measured_shares @ second_distances.means[:, 0]
+    sum_of_squares = np.square(measured_shares).sum()
+    independent = sum_of_squares * (first_mean * second_mean) / scale[0]
+    return covariance / scale, float(independent)
+
+
+def _distance_covariance(first: _Distances, second: _Distances, shares: Floats) -> Floats:
+    """Compute dCov² of two columns for all weightings, (num_weightings,).
+
+    With the distances a and b it is E[ab] - 2 E[a_i b_i] + E[a] E[b].
+    """
+    products = (first.pairs * second.pairs) @ shares
+    mean_product = (shares * products).sum(axis=0)
+    mean_product_of_rows = (shares * first.means * second.means).sum(axis=0)
+    first_mean = (shares * first.means).sum(axis=0)
+    second_mean = (shares * second.means).sum(axis=0)
+    return np.asarray(mean_product - 2 * mean_product_of_rows + first_mean * second_mean)
 
 
 def flatness(values: Floats, passing: NDArray[np.bool_], weights: Floats) -> dict[str, Any]:
@@ -280,6 +315,7 @@ def flatness(values: Floats, passing: NDArray[np.bool_], weights: Floats) -> dic
     """
     efficiency = float(weights[passing].sum() / weights.sum())
     num_effective, _ = WeightSums.of(weights).effective_events(1.0)
+    # The fewer of those that pass and those that fail limit the number of bins.
     num_rarer = num_effective * min(efficiency, 1 - efficiency)
     num_bins = min(_MOST_BINS, int(num_rarer / _EVENTS_PER_BIN))
     edges = _edges(values, num_bins)
@@ -291,18 +327,21 @@ def flatness(values: Floats, passing: NDArray[np.bool_], weights: Floats) -> dic
     for index, share in enumerate(shares):
         if share is None:
             continue
-        events_of_bin, _ = WeightSums.of(weights[bins == index]).effective_events(1.0)
+        weights_of_bin = weights[bins == index]
+        events_of_bin, _ = WeightSums.of(weights_of_bin).effective_events(1.0)
         variance = efficiency * (1 - efficiency) / events_of_bin
         chi_square += (share.value - efficiency) ** 2 / variance
         num_terms += 1
     if num_terms < 2:
         return _NO_FLATNESS
+    degrees = num_terms - 1
+    p_value = scipy.stats.chi2.sf(chi_square, degrees)
     return {
         "edges": edges.tolist(),
-        "efficiency": [None if share is None else share.as_json() for share in shares],
+        "efficiency": efficiencies_json(shares),
         "chi_square": chi_square,
-        "degrees_of_freedom": num_terms - 1,
-        "p_value": float(scipy.stats.chi2.sf(chi_square, num_terms - 1)),
+        "degrees_of_freedom": degrees,
+        "p_value": float(p_value),
     }
 
 

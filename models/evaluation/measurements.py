@@ -57,14 +57,15 @@ def measure(
         task: The classes, the signal and the working points.
     """
     # Each background needs a score of its own, which is optimal against it.
-    scores = {
-        name: score_against(events, replicas, task, fractions, GRID)
-        for name, fractions in task.backgrounds.items()
-    }
-    curves, areas = {}, {}
+    scores: dict[str, ReplicatedScore] = {}
+    curves: dict[str, EfficiencyCurve] = {}
+    areas: dict[str, Floats] = {}
     for name, fractions in task.backgrounds.items():
-        curves[name] = background_curve(scores[name], fractions)
-        areas[name] = scores[name].area(fractions)
+        score = score_against(events, replicas, task, fractions, GRID)
+        scores[name] = score
+        curves[name] = background_curve(score, fractions)
+        areas[name] = score.area(fractions)
+    area_estimates = {name: estimate(area)._asdict() for name, area in areas.items()}
     comparison: dict[str, Any] = {}
     uncompared: list[str] = []
     if train is not None:
@@ -74,7 +75,7 @@ def measure(
     mixture = next(iter(task.backgrounds))
     numbers = {
         **_numbers_of_classes(events, replicas, task),
-        "auc_against": {name: estimate(area)._asdict() for name, area in areas.items()},
+        "auc_against": area_estimates,
         **numbers_of_cuts(events, scores[mixture], task),
         "train_against_test": comparison,
         "not_measurable": uncompared,
@@ -110,15 +111,16 @@ def _numbers_of_classes(
 
     The areas under the ROC curve (`auc`) are those of one class against all others in equal parts.
     """
-    events_per_class = np.bincount(events.labels, minlength=len(task.classes)).tolist()
+    counts = np.bincount(events.labels, minlength=len(task.classes)).tolist()
+    events_per_class = dict(zip(task.classes, counts, strict=True))
+    areas = {}
     # With two classes only the signal's output is measured: the other one is 1 minus it.
-    areas = {
-        task.classes[label]: _area_one_vs_rest(events.probabilities, replicas, label)._asdict()
-        for label in task.outputs
-    }
+    for label in task.outputs:
+        area = _area_one_vs_rest(events.probabilities, replicas, label)
+        areas[task.classes[label]] = area._asdict()
     return {
         "num_events": len(events.labels),
-        "events_per_class": dict(zip(task.classes, events_per_class, strict=True)),
+        "events_per_class": events_per_class,
         "accuracy": accuracy(events, replicas)._asdict(),
         "auc": areas,
         "confusion": _confusion(events, task.classes),
@@ -133,10 +135,12 @@ def _confusion(events: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
     """
     num_classes = len(classes)
     # Each event belongs to the cell (true class, predicted class).
-    cell = events.labels, events.probabilities.argmax(axis=1)
+    predicted = events.probabilities.argmax(axis=1)
+    cell = events.labels, predicted
     shares = np.zeros((num_classes, num_classes))
     # Balanced weights of a class add up to 1, so each row adds up to 1.
-    np.add.at(shares, cell, balanced(events.labels, events.weights, num_classes))
+    weights = balanced(events.labels, events.weights, num_classes)
+    np.add.at(shares, cell, weights)
     counts = np.zeros((num_classes, num_classes), dtype=np.int64)
     np.add.at(counts, cell, 1)
     return {"classes": list(classes), "by_truth": shares.tolist(), "events": counts.tolist()}
@@ -173,13 +177,15 @@ def measurable_events(
     restricted = task._replace(unmeasured=task.unmeasured | reasons.keys())
     # Without signal (0) or without background (all classes are signal) there is nothing to
     # separate.
-    num_signals, num_classes = len(restricted.signal_labels), len(restricted.measured_labels)
+    num_signals = len(restricted.signal_labels)
+    num_classes = len(restricted.measured_labels)
     if num_signals in (0, num_classes):
         raise UndefinedMetricError(
             f"{' '.join(reasons.values())} Add files, or check the `weight` of the samples."
         )
     sentences = [f"{reason} No number counts this class." for reason in reasons.values()]
-    rows = np.flatnonzero(np.isin(events.labels, restricted.measured_labels))
+    is_measured = np.isin(events.labels, restricted.measured_labels)
+    rows = np.flatnonzero(is_measured)
     return events.select(rows), restricted, sentences
 
 
@@ -207,18 +213,21 @@ def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
     from the replicas, copies of the events with random weights; it stays above 0 at an accuracy of
     1.
     """
-    is_wrong = (events.probabilities.argmax(axis=1) != events.labels).astype(np.int64)
+    predicted = events.probabilities.argmax(axis=1)
+    is_wrong = (predicted != events.labels).astype(np.int64)
     num_classes = len({stratum.label for stratum in replicas.strata})
     shares = []
     for stratum in replicas.strata:
         # `sums` has one row for each bin; the first one (`[:1]`) holds the events that are right.
         weight_right = replicas.sums(stratum, is_wrong, 2)[:1]
         is_right = 1.0 - is_wrong[stratum.rows]
-        weight2_right = np.square(replicas.weights[stratum.rows]) @ is_right
+        squares = np.square(replicas.weights[stratum.rows])
+        weight2_right = np.array([squares @ is_right])
         # `few=0` adds half an event to either side; a whole event in each class would be too many
         # in the mean.
-        share = replicas.shares_passing(stratum, weight_right, np.array([weight2_right]), few=0)
-        shares.append(share.scaled(stratum.fraction / num_classes))
+        share = replicas.shares_passing(stratum, weight_right, weight2_right, few=0)
+        weight_in_mean = stratum.fraction / num_classes
+        shares.append(share.scaled(weight_in_mean))
     value, low, high = sum_intervals(shares).interval(0)
     return Estimate(value, (high - low) / 2)
 
@@ -229,10 +238,13 @@ def _area_one_vs_rest(probabilities: Floats, replicas: Replicas, label: int) -> 
     The probability of the class is the score; all classes that have test events count.
     """
     # A stratum holds the events of one class in one sample, so these are all other classes.
-    backgrounds = sorted({stratum.label for stratum in replicas.strata} - {label})
+    labels = {stratum.label for stratum in replicas.strata}
+    backgrounds = sorted(labels - {label})
+    fractions = dict.fromkeys(backgrounds, 1 / len(backgrounds))
     # The area needs no cuts, so there are no signal efficiencies.
-    score = ReplicatedScore(replicas, probabilities[:, label], {label: 1.0}, np.array([]))
-    return estimate(score.area(dict.fromkeys(backgrounds, 1 / len(backgrounds))))
+    no_efficiencies = np.array([])
+    score = ReplicatedScore(replicas, probabilities[:, label], {label: 1.0}, no_efficiencies)
+    return estimate(score.area(fractions))
 
 
 def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
@@ -242,26 +254,21 @@ def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     mixture. `error` is the mean distance of predicted and observed shares, `expected` and `p_value`
     are those of a perfect model.
     """
-    labels, probabilities = events.labels, events.probabilities
-    weights = balanced(labels, events.weights, len(task.classes))
-    bins_by_class = [
-        calibration(labels == label, probabilities[:, label], weights)
-        for label in range(len(task.classes))
-    ]
+    num_classes = len(task.classes)
+    weights = balanced(events.labels, events.weights, num_classes)
+    bins_by_class = []
+    for label in range(num_classes):
+        is_class = events.labels == label
+        predicted = events.probabilities[:, label]
+        bins_by_class.append(calibration(is_class, predicted, weights))
     errors = [calibration_error(bins) for bins in bins_by_class]
+    # The number 2 separates these random numbers from others of the same seed.
+    generator = np.random.default_rng([task.seed, 2])
     expected = expected_calibration_errors(
-        labels,
-        probabilities,
-        events.weights,
-        errors,
-        # The number 2 separates these random numbers from others of the same seed.
-        generator=np.random.default_rng([task.seed, 2]),
+        events.labels, events.probabilities, events.weights, errors, generator=generator
     )
-    return {
-        task.classes[label]: {
-            "error": errors[label],
-            **expected[label],
-            "bins": bins_by_class[label],
-        }
-        for label in task.outputs
-    }
+    numbers = {}
+    for label in task.outputs:
+        bins = bins_by_class[label]
+        numbers[task.classes[label]] = {"error": errors[label], **expected[label], "bins": bins}
+    return numbers

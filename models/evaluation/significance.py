@@ -36,16 +36,19 @@ def significance(
     signal, background = _expected_behind(score, cuts, expected)
     with np.errstate(divide="ignore", invalid="ignore"):
         simple = signal.value / np.sqrt(background.value)
+    has_background = background.value > 0
+    # Little signal over much background gives the lower end, and the reverse the upper end.
+    low_replicas = _significance_in_replicas(signal.low, background.high, uncertainty)
+    high_replicas = _significance_in_replicas(signal.high, background.low, uncertainty)
     return {
         "threshold": score.thresholds[cuts],
         "signal": signal.value,
         "background": background.value,
         "effective": _effective_background(score, cuts, expected),
-        "simple": np.where(background.value > 0, simple, np.nan),
+        "simple": np.where(has_background, simple, np.nan),
         "asimov": asimov_significance(signal.value, background.value, uncertainty),
-        # Little signal over much background gives the lower end, and the reverse the upper end.
-        "low": lower_end(_significance_in_replicas(signal.low, background.high, uncertainty)),
-        "high": upper_end(_significance_in_replicas(signal.high, background.low, uncertainty)),
+        "low": lower_end(low_replicas),
+        "high": upper_end(high_replicas),
     }
 
 
@@ -59,12 +62,14 @@ def _expected_behind(
     efficiency times its expected number of events is summed over signal and over background.
     """
     # A fixed cut gives the signal behind it an error too.
-    same_cuts = np.repeat(cuts[:, None], score.cuts.shape[1], axis=1)
+    num_columns = score.cuts.shape[1]
+    same_cuts = np.repeat(cuts[:, None], num_columns, axis=1)
     shares = score.sample_shares_at(same_cuts)
     signal, background = [], []
     for stratum in score.replicas.strata:
         num_expected = stratum.fraction * expected[stratum.label]
-        behind = shares[stratum.label, stratum.sample].scaled(num_expected)
+        share = shares[stratum.label, stratum.sample]
+        behind = share.scaled(num_expected)
         if stratum.label in score.signal:
             signal.append(behind)
         else:
@@ -102,13 +107,15 @@ def _effective_background(
         weights = weights * stratum.fraction / stratum.totals[0]
         bins = score.bins[stratum.rows]
         # Bin 0 is that of the highest threshold: running sums hold all events above each one.
-        sums_above = np.cumsum(np.bincount(bins, weights, num_thresholds))
-        squares_above = np.cumsum(np.bincount(bins, np.square(weights), num_thresholds))
+        sums_in_bins = np.bincount(bins, weights, num_thresholds)
+        squares_in_bins = np.bincount(bins, np.square(weights), num_thresholds)
+        sums_above = np.cumsum(sums_in_bins)
+        squares_above = np.cumsum(squares_in_bins)
         sums += sums_above[cuts]
         # Where no event passes, the typical weight of one event stands for the unknown error.
-        squares += np.where(
-            squares_above[cuts] > 0, squares_above[cuts], typical_weight(weights) ** 2
-        )
+        squares_behind = squares_above[cuts]
+        unseen_square = typical_weight(weights) ** 2
+        squares += np.where(squares_behind > 0, squares_behind, unseen_square)
     return effective_numbers(sums, squares)
 
 
@@ -137,10 +144,12 @@ def asimov_significance(signal: Floats, background: Floats, uncertainty: float) 
 
     # The fraction in the first logarithm is 1 + s b / (b^2 + (s + b) v). For a small signal it is
     # nearly 1, and only `log1p` keeps its digits.
-    first = (s + b) * np.log1p(s * b / (np.square(b) + (s + b) * v))
+    first_excess = s * b / (np.square(b) + (s + b) * v)
+    first = (s + b) * np.log1p(first_excess)
     second = s
     if uncertainty:
-        second = np.square(b) / v * np.log1p(v * s / (b * (b + v)))
+        second_excess = v * s / (b * (b + v))
+        second = np.square(b) / v * np.log1p(second_excess)
 
     # Rounding may push a difference of 0 slightly below 0.
     z_squared = np.maximum(2 * (first - second), 0.0)
