@@ -27,17 +27,14 @@ from models.evaluation.intervals import (
     Labels,
     WeightSums,
     effective_numbers,
-    typical_weight,
 )
 from models.evaluation.scored_events import joined_samples
+from models.evaluation.strata import Stratum, draw_stratum, usable_replicas, with_fractions
 
 NUM_REPLICAS: Final = 2000
 #: Highest number of independent random weights in a replica. More events share weights in random
 #: groups, which gives the same errors to 2 %, since the rows of a dataset are in random order.
 _MOST_GROUPS: Final = 4000
-#: Shapes of the gamma distribution for half an event and for one event: the random weight of n
-#: events is the sum of n exponential numbers, which is gamma distributed with shape n.
-_HALF_AND_ONE: Final = (0.5, 1.0)
 
 
 class Estimate(NamedTuple):
@@ -59,7 +56,10 @@ class ReplicatedInterval(NamedTuple):
 
     def scaled(self, factor: float) -> ReplicatedInterval:
         """Multiply all numbers by a factor."""
-        return ReplicatedInterval(self.value * factor, self.low * factor, self.high * factor)
+        value = self.value * factor
+        low = self.low * factor
+        high = self.high * factor
+        return ReplicatedInterval(value, low, high)
 
     def interval(self, point: int) -> Efficiency:
         """Return the measured value of a point, with its central one-sigma interval.
@@ -69,35 +69,6 @@ class ReplicatedInterval(NamedTuple):
         low = lower_end(self.low[point])
         high = upper_end(self.high[point])
         return Efficiency(float(self.value[point]), float(low), float(high))
-
-
-class Stratum(NamedTuple):
-    """The events of one class in one sample, and their replicas.
-
-    Arrays of 1 + num_replicas entries have the measurement first, in which all random weights are
-    1.
-    """
-
-    label: int
-    sample: str
-    fraction: float
-    """Share of this sample in the weight of its class."""
-    rows: NDArray[np.int64]
-    """(num_events,) rows of its events among those of the evaluation."""
-    groups: NDArray[np.int64]
-    """(num_events,) index of the group of each event; events of a group share their random
-    weight."""
-    random_weights: Floats
-    """(num_groups, 1 + num_replicas) factor of the weights of the events of each group."""
-    totals: Floats
-    """(1 + num_replicas,) sums of the weights of all its events."""
-    weight2: float
-    """Sum of the squares of the weights."""
-    typical: float
-    """Weight that an event of this kind would have where none was seen."""
-    unseen: Floats
-    """(4, 1 + num_replicas) random weights of hypothetical events: half an event and one event that
-    pass, half an event and one event that fail."""
 
 
 class Replicas:
@@ -124,21 +95,24 @@ class Replicas:
         """(num_events,) weights of all events."""
         # A sample without positive weight joins another one of its class.
         joined = joined_samples(labels, samples, weights)
-        names = zip(labels.tolist(), samples.tolist(), joined.tolist(), strict=True)
-        self.stratum_names = {(label, sample): stratum for label, sample, stratum in set(names)}
+        names = set(zip(labels.tolist(), samples.tolist(), joined.tolist(), strict=True))
+        self.stratum_names = {(label, sample): stratum for label, sample, stratum in names}
         """Name of the sample with which a sample of a class counts, by (label, sample)."""
-        keys = sorted(set(zip(labels.tolist(), joined.tolist(), strict=True)))
+        keys = sorted({(label, stratum) for label, _, stratum in names})
         # The strata share the highest number of independent random weights.
         most_groups = max(1, _MOST_GROUPS // len(keys))
         strata = []
         for index, (label, sample) in enumerate(keys):
-            rows = np.flatnonzero((labels == label) & (joined == sample))
-            if not WeightSums.of(weights[rows]).is_positive:
+            is_in_stratum = (labels == label) & (joined == sample)
+            rows = np.flatnonzero(is_in_stratum)
+            stratum_weights = weights[rows]
+            if not WeightSums.of(stratum_weights).is_positive:
                 raise _no_weight(self._name_class(label), samples[rows])
             # Each stratum has its own random numbers.
             rng = np.random.default_rng([seed, index])
-            strata.append(_stratum(label, sample, rows, weights[rows], num, most_groups, rng))
-        self.strata = _with_fractions(_usable_replicas(strata))
+            stratum = draw_stratum(label, sample, rows, stratum_weights, num, most_groups, rng)
+            strata.append(stratum)
+        self.strata = with_fractions(usable_replicas(strata))
         """Events of one class in one sample each, with their random weights."""
 
     def _name_class(self, label: int) -> str:
@@ -179,10 +153,9 @@ class Replicas:
         if factors is not None:
             weights = weights * factors[stratum.rows]
         # A sparse (num_bins, num_groups) matrix sums the weights that share bin and random weight.
-        weight_of_group = coo_array(
-            (weights, (bins[stratum.rows], stratum.groups)),
-            shape=(num_bins, len(stratum.random_weights)),
-        )
+        cells = bins[stratum.rows], stratum.groups
+        shape = num_bins, len(stratum.random_weights)
+        weight_of_group = coo_array((weights, cells), shape=shape)
         # The product replaces each event weight by event weight x random weight of its group.
         return np.asarray(weight_of_group.tocsr() @ stratum.random_weights)
 
@@ -224,10 +197,10 @@ class Replicas:
         passing = _without_rounding(passing, total)
         # Column 0 is the measurement, the others are the replicas.
         measured = passing[:, 0]
+        failing = total[0] - measured
+        failing2 = stratum.weight2 - passing2
         num_passing, weight_passing = _effective_events(measured, passing2, typical)
-        num_failing, weight_failing = _effective_events(
-            total[0] - measured, stratum.weight2 - passing2, typical
-        )
+        num_failing, weight_failing = _effective_events(failing, failing2, typical)
         # The new last axis repeats each point for all replicas.
         is_few = (np.minimum(num_passing, num_failing) < few)[:, None]
         # The index `1:` skips the measurement, which needs no random weights.
@@ -237,63 +210,39 @@ class Replicas:
             """Compute the share in each replica, with some more events on either side."""
             more_passing = weight_passing[:, None] * unseen_passing
             more_failing = weight_failing[:, None] * unseen_failing
-            return (passing[:, 1:] + more_passing) / (total[1:] + more_passing + more_failing)
+            all_passing = passing[:, 1:] + more_passing
+            all_events = total[1:] + more_passing + more_failing
+            return all_passing / all_events
 
         # The lower end has more events that fail, the upper end more that pass.
-        low = share_with(
-            np.where(is_few, 0.0, half_passing), np.where(is_few, one_failing, half_failing)
-        )
-        high = share_with(
-            np.where(is_few, one_passing, half_passing), np.where(is_few, 0.0, half_failing)
-        )
+        low_passing = np.where(is_few, 0.0, half_passing)
+        low_failing = np.where(is_few, one_failing, half_failing)
+        high_passing = np.where(is_few, one_passing, half_passing)
+        high_failing = np.where(is_few, 0.0, half_failing)
+        low = share_with(low_passing, low_failing)
+        high = share_with(high_passing, high_failing)
         return ReplicatedInterval(measured / total[0], low, high)
 
 
 def _no_weight(class_name: str, samples: NDArray[np.str_]) -> UndefinedMetricError:
     """Build the error about a class, or a sample of it, whose weights add up to 0 or less."""
-    names = " and ".join(filter(None, np.unique(samples).tolist()))
-    in_sample = f" in sample {names}" if names else ""
+    names = [name for name in np.unique(samples).tolist() if name]
+    in_sample = ""
+    if names:
+        in_sample = f" in sample {' and '.join(names)}"
     return UndefinedMetricError(
         f"the test events of {class_name}{in_sample} cannot be evaluated: their weights add up to "
         "0 or less. Add files, or check the `weight` of the samples."
     )
 
 
-def _usable_replicas(strata: list[Stratum]) -> list[Stratum]:
-    """Drop the replicas in which a stratum has no weight, as happens with negative weights.
-
-    A stratum holds the events of one class in one sample; a column of its arrays is a replica. All
-    strata drop the same replicas, so that they stay paired.
-    """
-    # A replica is usable if every stratum keeps more than a billionth of its measured weight.
-    is_usable = np.all([stratum.totals > 1e-9 * stratum.totals[0] for stratum in strata], axis=0)
-    return [
-        stratum._replace(
-            random_weights=stratum.random_weights[:, is_usable],
-            totals=stratum.totals[is_usable],
-            unseen=stratum.unseen[:, is_usable],
-        )
-        for stratum in strata
-    ]
-
-
-def _with_fractions(strata: list[Stratum]) -> list[Stratum]:
-    """Set the `fraction` of each stratum, the events of one class in one sample.
-
-    It is the stratum's share of the measured weight of its class, the first entry of `totals`.
-    """
-    sizes = [float(stratum.totals[0]) for stratum in strata]
-    size_of_class = np.bincount([stratum.label for stratum in strata], sizes)
-    return [
-        stratum._replace(fraction=size / size_of_class[stratum.label])
-        for stratum, size in zip(strata, sizes, strict=True)
-    ]
-
-
 def _without_rounding(passing: Floats, total: Floats) -> Floats:
     """Remove rounding errors: sums of weights that are nearly 0 or the total become exactly it."""
-    passing = np.where(np.abs(passing) <= ROUNDING * total, 0.0, passing)
-    return np.where(np.abs(passing - total) <= ROUNDING * total, total, passing)
+    tolerance = ROUNDING * total
+    is_nothing = np.abs(passing) <= tolerance
+    passing = np.where(is_nothing, 0.0, passing)
+    is_everything = np.abs(passing - total) <= tolerance
+    return np.where(is_everything, total, passing)
 
 
 def lower_end(replicas: Floats) -> Floats:
@@ -332,11 +281,10 @@ def sum_intervals(terms: Iterable[ReplicatedInterval]) -> ReplicatedInterval:
     So fluctuations that are independent partly cancel in the interval of the sum.
     """
     terms = list(terms)
-    return ReplicatedInterval(
-        np.sum([term.value for term in terms], axis=0),
-        np.sum([term.low for term in terms], axis=0),
-        np.sum([term.high for term in terms], axis=0),
-    )
+    value = np.sum([term.value for term in terms], axis=0)
+    low = np.sum([term.low for term in terms], axis=0)
+    high = np.sum([term.high for term in terms], axis=0)
+    return ReplicatedInterval(value, low, high)
 
 
 def estimate(replicas: Floats) -> Estimate:
@@ -345,45 +293,10 @@ def estimate(replicas: Floats) -> Estimate:
     The first is the measured one. The error is the standard deviation of the others, the replicas;
     it is NaN with fewer than two of them.
     """
-    error = float(replicas[1:].std(ddof=1)) if len(replicas) > 2 else math.nan
+    error = math.nan
+    if len(replicas) > 2:
+        error = float(replicas[1:].std(ddof=1))
     return Estimate(float(replicas[0]), error)
-
-
-def _stratum(
-    label: int,
-    sample: str,
-    rows: NDArray[np.int64],
-    weights: Floats,
-    num_replicas: int,
-    most_groups: int,
-    rng: np.random.Generator,
-) -> Stratum:
-    """Draw the random weights of the replicas of a stratum, the events of a class in a sample.
-
-    The events are assigned in turn to at most `most_groups` groups. In each replica a group gets
-    one exponential random weight, which all its events share. The `fraction` is set later, by
-    `_with_fractions`.
-    """
-    num_groups = min(len(rows), most_groups)
-    groups = np.arange(len(rows)) % num_groups
-    # Column 0 keeps the factor 1: it is the measurement.
-    random_weights = np.ones((num_groups, 1 + num_replicas))
-    random_weights[:, 1:] = rng.standard_exponential((num_groups, num_replicas))
-    weight_of_group = np.bincount(groups, weights, minlength=num_groups)
-    # The column of four shapes is for half an event and one event that pass, then that fail.
-    shapes = np.array([_HALF_AND_ONE * 2]).T
-    return Stratum(
-        label=label,
-        sample=sample,
-        fraction=0.0,
-        rows=rows,
-        groups=groups,
-        random_weights=random_weights,
-        totals=weight_of_group @ random_weights,
-        weight2=float(np.square(weights).sum()),
-        typical=typical_weight(weights),
-        unseen=rng.standard_gamma(shapes, (4, 1 + num_replicas)),
-    )
 
 
 def _effective_events(sums: Floats, squares: Floats, typical: float) -> tuple[Floats, Floats]:
@@ -394,5 +307,6 @@ def _effective_events(sums: Floats, squares: Floats, typical: float) -> tuple[Fl
     one.
     """
     numbers = effective_numbers(sums, squares)
-    weights = np.divide(squares, sums, out=np.full_like(sums, typical), where=numbers > 0)
+    typical_weights = np.full_like(sums, typical)
+    weights = np.divide(squares, sums, out=typical_weights, where=numbers > 0)
     return numbers, weights

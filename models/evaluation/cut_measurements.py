@@ -10,7 +10,7 @@ import numpy as np
 
 from features.columns import hlf_names
 from models.evaluation.bootstrap import Replicas
-from models.evaluation.curves import efficiency_against
+from models.evaluation.curves import efficiencies_json, efficiency_against
 from models.evaluation.discriminant import ReplicatedScore, discriminant
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.intervals import Floats
@@ -73,12 +73,11 @@ def _points_at_background(
     events: ScoredEvents, replicas: Replicas, task: EvaluationTask
 ) -> list[dict[str, Any]]:
     """Measure the working points at given efficiencies of all backgrounds together."""
+    scores = task.score(events.probabilities)
+    efficiencies = np.array(task.background_points)
+    background = task.mixture.fractions
     score = ReplicatedScore(
-        replicas,
-        task.score(events.probabilities),
-        task.signal.fractions,
-        np.array(task.background_points),
-        background=task.mixture.fractions,
+        replicas, scores, task.signal.fractions, efficiencies, background=background
     )
     return _points(events, score, task)
 
@@ -99,13 +98,15 @@ def _points(
     # Each column has one number for each cut, in the order of the points.
     columns = significance(score, task.expected_events(events), task.uncertainty)
     for index, point in enumerate(points):
-        value = float(columns["asimov"][index])
-        low, high = float(columns["low"][index]), float(columns["high"][index])
-        point["significance"] = {"value": value, "low": low, "high": high}
+        asimov = float(columns["asimov"][index])
+        low = float(columns["low"][index])
+        high = float(columns["high"][index])
+        interval: dict[str, Any] = {"value": asimov, "low": low, "high": high}
         # Without background there is no value, or some replicas have no bound: `low` is then a
         # lower limit.
-        if math.isnan(value) or math.isinf(high):
-            point["significance"]["limit"] = "lower"
+        if math.isnan(asimov) or math.isinf(high):
+            interval["limit"] = "lower"
+        point["significance"] = interval
     return points
 
 
@@ -120,14 +121,17 @@ def _significances(
     tightest of these cuts is as good within the error, so that a better one may lie beyond.
     """
     numbers = significance(score, task.expected_events(events), task.uncertainty)
-    is_finite = np.isfinite([numbers["asimov"], numbers["low"], numbers["high"]]).all(axis=0)
-    is_measurable = is_finite & (numbers["effective"] >= FEWEST_EVENTS)
-    columns = {name: values[is_measurable].tolist() for name, values in numbers.items()}
+    intervals = [numbers["asimov"], numbers["low"], numbers["high"]]
+    is_finite = np.isfinite(intervals).all(axis=0)
+    has_events = numbers["effective"] >= FEWEST_EVENTS
+    is_measurable = is_finite & has_events
+    columns = {name: column[is_measurable].tolist() for name, column in numbers.items()}
     best, best_is_at_end = None, False
     if is_measurable.any():
-        best = int(np.argmax(columns["asimov"]))
-        # Index 0 is the tightest cut; `low` is the lower end of the interval of the best one.
-        best_is_at_end = columns["asimov"][0] >= columns["low"][best]
+        significances = columns["asimov"]
+        best = int(np.argmax(significances))
+        tightest = significances[0]
+        best_is_at_end = tightest >= columns["low"][best]
     return {
         "of": "expected events" if task.expected else "test events",
         "uncertainty": task.uncertainty,
@@ -148,16 +152,17 @@ def _kinematics(
     measurable_points = [point for point in points if point["measurable"]]
     if not measurable_points:
         return {}
-    passing = task.score(events.probabilities) >= measurable_points[0]["threshold"]
+    threshold = measurable_points[0]["threshold"]
+    passing = task.score(events.probabilities) >= threshold
     efficiencies: dict[str, Any] = {}
     for variable, edges in task.edges.items():
         values = events.hlf[:, hlf_names().index(variable)]
         by_class = {}
         for label, name in enumerate(task.classes):
             in_class = events.labels == label
-            bins = efficiency_against(
-                values[in_class], passing[in_class], events.weights[in_class], np.asarray(edges)
-            )
-            by_class[name] = [None if share is None else share.as_json() for share in bins]
-        efficiencies[variable] = {"edges": list(map(float, edges)), "classes": by_class}
+            weights = events.weights[in_class]
+            bins = efficiency_against(values[in_class], passing[in_class], weights, edges)
+            by_class[name] = efficiencies_json(bins)
+        edges_json = [float(edge) for edge in edges]
+        efficiencies[variable] = {"edges": edges_json, "classes": by_class}
     return efficiencies

@@ -51,7 +51,9 @@ def discriminant(
     """
     s = _weighted_sum(probabilities, signal)
     b = _weighted_sum(probabilities, fractions)
-    return np.asarray(np.divide(s, s + b, out=np.full(len(s), 0.5), where=s + b > 0))
+    total = s + b
+    undecided = np.full(len(s), 0.5)
+    return np.asarray(np.divide(s, total, out=undecided, where=total > 0))
 
 
 def _weighted_sum(probabilities: Floats, fractions: Mapping[int, float]) -> Floats:
@@ -76,7 +78,8 @@ def odds_range(odds: Floats) -> tuple[float, float]:
 
     The axis is at least one unit long.
     """
-    low, high = np.floor(np.quantile(odds, 0.01)), np.ceil(np.quantile(odds, 0.99))
+    low = np.floor(np.quantile(odds, 0.01))
+    high = np.ceil(np.quantile(odds, 0.99))
     return float(low), float(max(high, low + 1))
 
 
@@ -132,13 +135,16 @@ class ReplicatedScore:
         if len(values) > _MOST_THRESHOLDS:
             weights = self.mixture_weights(self._cut_mixture)
             is_counted = weights != 0
-            exact = thresholds(scores[is_counted], weights[is_counted], self._shares_in_replicas())
+            shares = self._shares_in_replicas()
+            exact = thresholds(scores[is_counted], weights[is_counted], shares)
             exact_index = np.searchsorted(values, exact)
             # The next higher score has less than the share above it: cuts on a background need this
             # one.
-            next_index = np.minimum(exact_index + 1, len(values) - 1)
-            even_index = np.linspace(0, len(values) - 1, _MOST_THRESHOLDS).astype(np.int64)
-            values = values[np.union1d(even_index, np.append(exact_index, next_index))]
+            last_index = len(values) - 1
+            next_index = np.minimum(exact_index + 1, last_index)
+            even_index = np.linspace(0, last_index, _MOST_THRESHOLDS).astype(np.int64)
+            index = np.union1d(even_index, np.append(exact_index, next_index))
+            values = values[index]
         # `values` rise, thresholds fall.
         return values[::-1]
 
@@ -151,7 +157,8 @@ class ReplicatedScore:
         if self.background is None:
             return self.shares
         factors = np.append(np.geomspace(0.3, 3, 60), 1.0)
-        return np.minimum(np.outer(self.shares, factors).ravel(), 1.0)
+        shares = np.outer(self.shares, factors).ravel()
+        return np.minimum(shares, 1.0)
 
     def mixture_weights(self, fractions: Mapping[int, float]) -> Floats:
         """Scale the event weights so that each class adds up to its fraction of a mixture.
@@ -196,7 +203,8 @@ class ReplicatedScore:
         Both arrays are (num_thresholds,), from the highest threshold down. An event counts at the
         highest threshold that it passes.
         """
-        weights, num_thresholds = self.mixture_weights(fractions), len(self.thresholds)
+        weights = self.mixture_weights(fractions)
+        num_thresholds = len(self.thresholds)
         sums = np.bincount(self.bins, weights, num_thresholds)
         squares = np.bincount(self.bins, np.square(weights), num_thresholds)
         return sums.astype(np.float64), squares.astype(np.float64)
@@ -208,9 +216,11 @@ class ReplicatedScore:
         strata, weighted by their shares in the class, (num_thresholds, 1 + num_replicas). The first
         column is the measurement, the others are copies of the events with random weights.
         """
-        shares = np.zeros((len(self.thresholds), len(self.replicas.strata[0].totals)))
+        num_thresholds = len(self.thresholds)
+        num_columns = len(self.replicas.strata[0].totals)
+        shares = np.zeros((num_thresholds, num_columns))
         for stratum in self.replicas.strata_of_class(label):
-            sums = self.replicas.sums(stratum, self.bins, len(self.thresholds))
+            sums = self.replicas.sums(stratum, self.bins, num_thresholds)
             shares += stratum.fraction * sums / stratum.totals
         # Thresholds fall, so the running sum holds everything at or above each of them.
         return np.cumsum(shares, axis=0)
@@ -236,7 +246,8 @@ class ReplicatedScore:
         shares_above = self.mixture_shares_above(self._cut_mixture)
         # With negative weights a share may fall from one threshold to the next; the highest share
         # so far never does. Rows are replicas.
-        highest_shares = np.ascontiguousarray(np.maximum.accumulate(shares_above, axis=0).T)
+        highest_so_far = np.maximum.accumulate(shares_above, axis=0)
+        highest_shares = np.ascontiguousarray(highest_so_far.T)
         if self.background is None:
             first = [first_reaching(highest, self.shares) for highest in highest_shares]
             return np.stack(first, axis=1)
@@ -255,14 +266,18 @@ class ReplicatedScore:
         the measurement; the others are those of copies of the events with random weights.
         """
         signal_above = self.mixture_shares_above(self.signal)
+        num_columns = signal_above.shape[1]
+        above_highest = np.zeros((1, num_columns))
         # Trapezoids: the mean share of the signal between a threshold and the next higher one.
-        next_higher = np.vstack([np.zeros((1, signal_above.shape[1])), signal_above[:-1]])
+        next_higher = np.vstack([above_highest, signal_above[:-1]])
         mean_signal = (signal_above + next_higher) / 2
-        area = np.zeros(signal_above.shape[1])
+        area = np.zeros(num_columns)
         for label, fraction in fractions.items():
+            background_above = self.class_shares_above(label)
             # Each step is the share of the background between a threshold and the next higher one.
-            background_steps = np.diff(self.class_shares_above(label), axis=0, prepend=0.0)
-            area += fraction * (background_steps * mean_signal).sum(axis=0)
+            background_steps = np.diff(background_above, axis=0, prepend=0.0)
+            class_area = (background_steps * mean_signal).sum(axis=0)
+            area += fraction * class_area
         return area
 
     @cached_property
@@ -282,17 +297,18 @@ class ReplicatedScore:
         shares = {}
         num_thresholds = len(self.thresholds)
         for stratum in self.replicas.strata:
-            # Thresholds fall, so running sums over them are sums at or above each threshold.
-            sums_above = np.cumsum(self.replicas.sums(stratum, self.bins, num_thresholds), axis=0)
+            sums = self.replicas.sums(stratum, self.bins, num_thresholds)
             squares = np.square(self.replicas.weights[stratum.rows])
-            squares_above = np.cumsum(
-                np.bincount(self.bins[stratum.rows], squares, num_thresholds)
-            ).astype(np.float64)
+            squares_in_bins = np.bincount(self.bins[stratum.rows], squares, num_thresholds)
+            # Thresholds fall, so running sums over them are sums at or above each threshold.
+            sums_above = np.cumsum(sums, axis=0)
+            squares_above = np.cumsum(squares_in_bins).astype(np.float64)
             # Each replica reads its sum at its own cut.
             passing = np.take_along_axis(sums_above, cuts, axis=0)
-            shares[stratum.label, stratum.sample] = self.replicas.shares_passing(
-                stratum, passing, squares_above[cuts[:, 0]]
-            )
+            measured_cuts = cuts[:, 0]
+            passing2 = squares_above[measured_cuts]
+            share = self.replicas.shares_passing(stratum, passing, passing2)
+            shares[stratum.label, stratum.sample] = share
         return shares
 
     def sample_share(self, label: int, sample: str) -> ReplicatedInterval | None:
@@ -307,10 +323,11 @@ class ReplicatedScore:
 
     def class_share(self, label: int) -> ReplicatedInterval:
         """Compute the share of a class that passes the cuts: the weighted mean over its samples."""
-        return sum_intervals(
-            self._sample_shares[label, stratum.sample].scaled(stratum.fraction)
-            for stratum in self.replicas.strata_of_class(label)
-        )
+        terms = []
+        for stratum in self.replicas.strata_of_class(label):
+            share = self._sample_shares[label, stratum.sample]
+            terms.append(share.scaled(stratum.fraction))
+        return sum_intervals(terms)
 
     def mixture_share(self, fractions: Mapping[int, float]) -> ReplicatedInterval:
         """Compute the share of a mixture that passes the cuts."""

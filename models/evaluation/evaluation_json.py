@@ -31,7 +31,10 @@ def metrics_document(models: Sequence[EvaluatedModel], task: EvaluationTask) -> 
     """
     # The first entry of `area` is the measured one; the others are those of the replicas.
     best = max(models, key=lambda model: model.area[0])
-    behind_best = {model.name: estimate(best.area - model.area)._asdict() for model in models}
+    behind_best = {}
+    for model in models:
+        area_loss = estimate(best.area - model.area)
+        behind_best[model.name] = area_loss._asdict()
     luminosity = task.labels_of_expected.luminosity
     # A trigger counts rates [1/s], an offline analysis numbers of events; only one of them is set.
     rates_before, events_before = None, None
@@ -41,14 +44,15 @@ def metrics_document(models: Sequence[EvaluatedModel], task: EvaluationTask) -> 
             events_before = before
         else:
             rates_before = before
+    mixture = {
+        "fractions": _by_class(task.mixture.fractions, task),
+        "words": task.mixture.description,
+    }
     return {
         "classes": list(task.classes),
         "signal": task.signal.description,
         "signals": _by_class(task.signal.fractions, task),
-        "mixture": {
-            "fractions": _by_class(task.mixture.fractions, task),
-            "words": task.mixture.description,
-        },
+        "mixture": mixture,
         "num_events": models[0].numbers["num_events"],
         "rates_before": rates_before,
         "events_before": events_before,
@@ -76,7 +80,11 @@ def curves_document(models: Sequence[EvaluatedModel]) -> dict[str, Any]:
 
 def _curve_json(curve: EfficiencyCurve) -> dict[str, list[float]]:
     """Return the numbers of a curve as lists, rounded to 6 decimal places."""
-    return {name: np.round(getattr(curve, name), 6).tolist() for name in _CURVE_FIELDS}
+    lists = {}
+    for name in _CURVE_FIELDS:
+        rounded = np.round(getattr(curve, name), 6)
+        lists[name] = rounded.tolist()
+    return lists
 
 
 def trigger_decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,26 +96,27 @@ def trigger_decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """
     decisions = {}
     for name, numbers in metrics["runs"].items():
+        points = _decisions("signal_efficiency", numbers["working_points"])
+        background_points = _decisions("background_efficiency", numbers["background_points"])
         decisions[name] = {
             "signal": metrics["signal"],
             "signals": metrics["signals"],
             "fractions": metrics["mixture"]["fractions"],
-            # `wanted` is the efficiency that defines a point, `threshold` the score that reaches
-            # it.
-            "points": [
-                _decision("signal_efficiency", point) for point in numbers["working_points"]
-            ],
-            "background_points": [
-                _decision("background_efficiency", point) for point in numbers["background_points"]
-            ],
+            "points": points,
+            "background_points": background_points,
         }
     return decisions
 
 
-def _decision(efficiency_name: str, point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the threshold of one working point, under the efficiency that defines the point."""
-    return {
-        efficiency_name: point["wanted"],
-        "threshold": point["threshold"],
-        "measurable": point["measurable"],
-    }
+def _decisions(efficiency_name: str, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the threshold of each working point, under the efficiency that defines the points."""
+    decisions = []
+    for point in points:
+        # `wanted` is the efficiency that defines a point, `threshold` the score that reaches it.
+        decision = {
+            efficiency_name: point["wanted"],
+            "threshold": point["threshold"],
+            "measurable": point["measurable"],
+        }
+        decisions.append(decision)
+    return decisions

@@ -50,18 +50,19 @@ class Rates(NamedTuple):
 
     def of_class(self, label: int) -> float:
         """Return the rate of a class: the sum over its samples."""
-        return sum(
+        sample_rates = [
             rate.value for name, rate in self.of_samples.items() if self.labels[name] == label
-        )
+        ]
+        return sum(sample_rates)
 
     def of_classes(self, classes: Sequence[str]) -> dict[str, float]:
         """Return the rates of the classes that have samples, by name of the class."""
-        with_samples = {self.labels[name] for name in self.of_samples}
-        return {
-            name: self.of_class(label)
-            for label, name in enumerate(classes)
-            if label in with_samples
-        }
+        labels_with_samples = {self.labels[name] for name in self.of_samples}
+        rates = {}
+        for label, name in enumerate(classes):
+            if label in labels_with_samples:
+                rates[name] = self.of_class(label)
+        return rates
 
 
 def unmeasured_rates(rates: Rates | None) -> list[str]:
@@ -100,11 +101,11 @@ def rates_behind(
         For each cut a dictionary, ready for JSON.
     """
     rate_of_class = _rates_of_classes(score, rates, seed=seed)
+    signal_rates = [rate_of_class[label] for label in score.signal]
+    background_rates = [rate for label, rate in rate_of_class.items() if label not in score.signal]
     total = sum_intervals(rate_of_class.values())
-    signal = sum_intervals(rate_of_class[label] for label in score.signal)
-    background = sum_intervals(
-        rate for label, rate in rate_of_class.items() if label not in score.signal
-    )
+    signal = sum_intervals(signal_rates)
+    background = sum_intervals(background_rates)
     # The purity is lowest with little signal and much background, so the ends are crossed.
     purity = ReplicatedInterval(
         _purity(signal.value, background.value),
@@ -126,8 +127,9 @@ def rates_behind(
         else:
             numbers = {"rates": by_class, "total_rate": _rate_json(total, point)}
         # Negative weights may make the total 0 or less.
-        has_purity = total.value[point] > 0
-        numbers["purity"] = purity.interval(point).as_json() if has_purity else None
+        numbers["purity"] = None
+        if total.value[point] > 0:
+            numbers["purity"] = purity.interval(point).as_json()
         points.append(numbers)
     return points
 
@@ -157,9 +159,12 @@ def _rates_of_classes(
         lowest, highest = _random_rates(rate, num_replicas, rng)
         factor = factors.get(sample, 1.0)
         rate_behind = ReplicatedInterval(
-            share.value * rate.value, share.low * lowest * factor, share.high * highest * factor
+            value=share.value * rate.value,
+            low=share.low * lowest * factor,
+            high=share.high * highest * factor,
         )
-        rates_by_class.setdefault(label, []).append(rate_behind)
+        rates_of_class = rates_by_class.setdefault(label, [])
+        rates_of_class.append(rate_behind)
     return {label: sum_intervals(rates_by_class[label]) for label in sorted(rates_by_class)}
 
 
@@ -171,7 +176,8 @@ def _rate_json(rate: ReplicatedInterval, point: int) -> dict[str, Any]:
 def _purity(signal: Floats, background: Floats) -> Floats:
     """Compute the share of the signal; 0 where the total is 0 or less."""
     total = signal + background
-    return np.divide(signal, total, out=np.zeros_like(total), where=total > 0)
+    no_purity = np.zeros_like(total)
+    return np.divide(signal, total, out=no_purity, where=total > 0)
 
 
 def _random_cross_sections(
@@ -181,10 +187,11 @@ def _random_cross_sections(
 
     Samples that share a cross-section have the same factors.
     """
-    factors = {
-        name: _random_factors(relative_error, num, rng)
-        for name, relative_error in dict.fromkeys(rates.cross_sections.values())
-    }
+    # Each cross-section once, in the order of the samples.
+    cross_sections = dict.fromkeys(rates.cross_sections.values())
+    factors: dict[str, Floats] = {}
+    for name, relative_error in cross_sections:
+        factors[name] = _random_factors(relative_error, num, rng)
     return {
         sample: factors[cross_section.name]
         for sample, cross_section in rates.cross_sections.items()
@@ -198,7 +205,8 @@ def _random_rates(rate: Estimate, num: int, rng: np.random.Generator) -> tuple[F
     lower ones are 0, and the upper ones have its limit.
     """
     if rate.value <= 0:
-        return np.zeros(num), rate.error * _MEAN_OF_LIMIT * rng.standard_exponential(num)
+        upper_rates = rate.error * _MEAN_OF_LIMIT * rng.standard_exponential(num)
+        return np.zeros(num), upper_rates
     random_rates = rate.value * _random_factors(rate.error / rate.value, num, rng)
     return random_rates, random_rates
 

@@ -40,13 +40,15 @@ def significance(
     # Little signal over much background gives the lower end, and the reverse the upper end.
     low_replicas = _significance_in_replicas(signal.low, background.high, uncertainty)
     high_replicas = _significance_in_replicas(signal.high, background.low, uncertainty)
+    effective_background = _effective_background(score, cuts, expected)
+    asimov = asimov_significance(signal.value, background.value, uncertainty)
     return {
         "threshold": score.thresholds[cuts],
         "signal": signal.value,
         "background": background.value,
-        "effective": _effective_background(score, cuts, expected),
+        "effective": effective_background,
         "simple": np.where(has_background, simple, np.nan),
-        "asimov": asimov_significance(signal.value, background.value, uncertainty),
+        "asimov": asimov,
         "low": lower_end(low_replicas),
         "high": upper_end(high_replicas),
     }

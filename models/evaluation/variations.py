@@ -48,7 +48,8 @@ class Statistic(NamedTuple):
 def with_weights(events: ScoredEvents, weights: Floats) -> EventVariation:
     """Return the events with other weights and the same probabilities; each class is normalised."""
     is_selected = np.ones(len(events.labels), dtype=np.bool_)
-    return EventVariation(within_classes(events.labels, weights), events.probabilities, is_selected)
+    class_weights = within_classes(events.labels, weights)
+    return EventVariation(class_weights, events.probabilities, is_selected)
 
 
 def variations(
@@ -70,13 +71,15 @@ def variations(
         `efficiencies` by class. Each has a `value`, its `shift` from the nominal one, and the
         `error` of the shift. It is null where a class that counts has no weight.
     """
-    rows = np.flatnonzero(np.isin(events.labels, task.measured_labels))
+    is_measured = np.isin(events.labels, task.measured_labels)
+    rows = np.flatnonzero(is_measured)
     labels = events.labels[rows]
     nominal = with_weights(events, events.weights).select(rows)
-    return {
-        name: _shifts_of_model(labels, nominal, variation.select(rows), task, thresholds)
-        for name, variation in varied.items()
-    }
+    shifts = {}
+    for name, variation in varied.items():
+        measured = variation.select(rows)
+        shifts[name] = _shifts_of_model(labels, nominal, measured, task, thresholds)
+    return shifts
 
 
 def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -88,12 +91,12 @@ def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     points = []
     for index, first_point in enumerate(varied[0]["working_points"]):
+        varied_points = [variation["working_points"][index] for variation in varied]
         efficiencies = {}
         # Each class has its own envelope at each working point.
         for name in first_point["efficiencies"]:
-            efficiencies[name] = _spread(
-                [variation["working_points"][index]["efficiencies"][name] for variation in varied]
-            )
+            shifts = [point["efficiencies"][name] for point in varied_points]
+            efficiencies[name] = _spread(shifts)
         points.append({"wanted": first_point["wanted"], "efficiencies": efficiencies})
     return {
         "accuracy": _spread([variation["accuracy"] for variation in varied]),
@@ -107,11 +110,8 @@ def _spread(numbers: Sequence[Mapping[str, float] | None]) -> dict[str, float] |
     shifts = [number["shift"] for number in numbers if number is not None]
     if len(shifts) < len(numbers):
         return None
-    return {
-        "down": min(0.0, *shifts),
-        "up": max(0.0, *shifts),
-        "rms": math.hypot(*shifts) / len(shifts) ** 0.5,
-    }
+    root_mean_square = math.hypot(*shifts) / len(shifts) ** 0.5
+    return {"down": min(0.0, *shifts), "up": max(0.0, *shifts), "rms": root_mean_square}
 
 
 def _shifts_of_model(
@@ -127,9 +127,12 @@ def _shifts_of_model(
         shifts = _efficiency_shifts(labels, nominal, varied, task, threshold)
         points.append({"wanted": efficiency, "efficiencies": shifts})
     # The area is the one under the ROC curve of the signal against all backgrounds.
-    area_shift = _shift(_area(labels, nominal, task), _area(labels, varied, task))
+    nominal_area = _area(labels, nominal, task)
+    varied_area = _area(labels, varied, task)
+    area_shift = _shift(nominal_area, varied_area)
+    accuracy_shift = _accuracy_shift(labels, nominal, varied, task)
     return {
-        "accuracy": _null_if_undefined(_accuracy_shift(labels, nominal, varied, task)),
+        "accuracy": _null_if_undefined(accuracy_shift),
         "auc": _null_if_undefined(area_shift),
         "working_points": points,
     }
@@ -166,14 +169,14 @@ def _accuracy_shift(
     shifts = []
     for label in task.measured_labels:
         in_class = labels == label
-        shifts.append(_share_shift(nominal, nominal_is_right, varied, varied_is_right, in_class))
+        shift = _share_shift(nominal, nominal_is_right, varied, varied_is_right, in_class)
+        shifts.append(shift)
+    mean_value = np.mean([shift["value"] for shift in shifts])
+    mean_shift = np.mean([shift["shift"] for shift in shifts])
+    # Classes have different events, so their errors are independent.
     errors = [shift["error"] for shift in shifts]
-    return {
-        "value": float(np.mean([shift["value"] for shift in shifts])),
-        "shift": float(np.mean([shift["shift"] for shift in shifts])),
-        # Classes have different events, so their errors are independent.
-        "error": math.hypot(*errors) / len(errors),
-    }
+    mean_error = math.hypot(*errors) / len(errors)
+    return {"value": float(mean_value), "shift": float(mean_shift), "error": mean_error}
 
 
 def _share_shift(
@@ -189,10 +192,10 @@ def _share_shift(
     in the total, so losing them lowers the share.
     """
     # An event passes if it is selected and its score is above the threshold.
-    nominal_share = _share(
-        nominal.weights[in_class], (nominal_passes & nominal.is_selected)[in_class]
-    )
-    varied_share = _share(varied.weights[in_class], (varied_passes & varied.is_selected)[in_class])
+    nominal_passing = nominal_passes & nominal.is_selected
+    varied_passing = varied_passes & varied.is_selected
+    nominal_share = _share(nominal.weights[in_class], nominal_passing[in_class])
+    varied_share = _share(varied.weights[in_class], varied_passing[in_class])
     return _shift(nominal_share, varied_share)
 
 
@@ -202,8 +205,10 @@ def _shift(nominal: Statistic, varied: Statistic) -> dict[str, float]:
     The error is the root of the summed squares of the differences of the events' influences.
     """
     # Both are of the same events, so their common fluctuations cancel.
-    error = float(np.sqrt(np.square(varied.contributions - nominal.contributions).sum()))
-    return {"value": varied.value, "shift": varied.value - nominal.value, "error": error}
+    differences = varied.contributions - nominal.contributions
+    error = float(np.sqrt(np.square(differences).sum()))
+    shift = varied.value - nominal.value
+    return {"value": varied.value, "shift": shift, "error": error}
 
 
 def _null_if_undefined(shift: dict[str, float]) -> dict[str, float] | None:
@@ -213,10 +218,13 @@ def _null_if_undefined(shift: dict[str, float]) -> dict[str, float] | None:
 
 def _share(weights: Floats, passing: NDArray[np.bool_]) -> Statistic:
     """Compute the weighted share that passes; NaN if the weights add up to 0 or less."""
-    total = weights.sum() if WeightSums.of(weights).is_positive else np.nan
+    total = np.nan
+    if WeightSums.of(weights).is_positive:
+        total = weights.sum()
     share = float(weights @ passing / total)
     # An event's influence is its weight times the derivative of the share by this weight.
-    return Statistic(share, weights * (passing - share) / total)
+    contributions = weights * (passing - share) / total
+    return Statistic(share, contributions)
 
 
 def _area(labels: Labels, events: EventVariation, task: EvaluationTask) -> Statistic:
@@ -232,22 +240,27 @@ def _area(labels: Labels, events: EventVariation, task: EvaluationTask) -> Stati
     square_of_class = np.bincount(labels, np.square(events.weights), num_classes)
     is_positive = are_positive(weight_of_class, square_of_class)
     if not is_positive[task.measured_labels].all():
-        return Statistic(np.nan, np.full(len(labels), np.nan))
+        undefined = np.full(len(labels), np.nan)
+        return Statistic(np.nan, undefined)
     # Classes that do not count have no events here.
     weight_of_class[weight_of_class == 0] = np.nan
     # The events of the signal add up to 1, and so do those of the backgrounds.
     fraction_of_class = _fractions_in_mixtures(task)
-    event_fractions = (fraction_of_class / weight_of_class)[labels] * events.weights
+    factor_of_class = fraction_of_class / weight_of_class
+    event_fractions = factor_of_class[labels] * events.weights
 
-    scores = np.where(events.is_selected, task.score(events.probabilities), -np.inf)
+    scores = task.score(events.probabilities)
+    scores = np.where(events.is_selected, scores, -np.inf)
     is_signal = np.isin(labels, list(task.signal.fractions))
     share_in_order = _share_in_order(scores, is_signal, event_fractions)
-    sum_of_class = np.bincount(labels, events.weights * share_in_order, num_classes)
+    weights_in_order = events.weights * share_in_order
+    sum_of_class = np.bincount(labels, weights_in_order, num_classes)
     mean_of_class = sum_of_class / weight_of_class
     area = 0.0
     for label, fraction in task.signal.fractions.items():
         area += fraction * mean_of_class[label]
-    return Statistic(float(area), event_fractions * (share_in_order - mean_of_class[labels]))
+    contributions = event_fractions * (share_in_order - mean_of_class[labels])
+    return Statistic(float(area), contributions)
 
 
 def _fractions_in_mixtures(task: EvaluationTask) -> Floats:
@@ -274,8 +287,9 @@ def _share_in_order(
     # `rank` is the position of an event's score among the different scores, in rising order.
     different_scores, rank = np.unique(scores, return_inverse=True)
     num_ranks = len(different_scores)
+    is_background = ~is_signal
     signal = np.bincount(rank[is_signal], event_fractions[is_signal], num_ranks)
-    background = np.bincount(rank[~is_signal], event_fractions[~is_signal], num_ranks)
+    background = np.bincount(rank[is_background], event_fractions[is_background], num_ranks)
     background_below = np.cumsum(background) - background / 2
     signal_above = signal.sum() - np.cumsum(signal) + signal / 2
     return np.where(is_signal, background_below[rank], signal_above[rank])

@@ -41,9 +41,11 @@ def working_points(
         seed: Seed of the random rates in the replicas.
     """
     if score.background is None:
-        count_name, counts = "num_failing", score.effective_failing(score.signal)
+        count_name = "num_failing"
+        counts = score.effective_failing(score.signal)
     else:
-        count_name, counts = "num_passing", score.effective_passing(score.background)
+        count_name = "num_passing"
+        counts = score.effective_passing(score.background)
     share_of_class = {classes[label]: score.class_share(label) for label in mixture.fractions}
     share_of_mixture = score.mixture_share(mixture.fractions)
     # Without rates no point has further numbers.
@@ -58,22 +60,19 @@ def working_points(
         # Even the highest threshold may let more background pass than the share.
         is_too_high = share_of_mixture.value[point] > share * (1 + _ROUNDING)
         is_reached = score.background is None or not is_too_high
-        backgrounds = {
-            name: class_share.interval(point).as_json()
-            for name, class_share in share_of_class.items()
+        backgrounds = {}
+        for name, class_share in share_of_class.items():
+            backgrounds[name] = class_share.interval(point).as_json()
+        numbers = {
+            "wanted": share,
+            "threshold": float(score.thresholds[cut]),
+            "measurable": bool(is_reached and has_events),
+            count_name: float(counts[cut]),
+            "signal": _signal_share(score, point),
+            "backgrounds": backgrounds,
+            "all_backgrounds": share_of_mixture.interval(point).as_json(),
         }
-        points.append(
-            {
-                "wanted": share,
-                "threshold": float(score.thresholds[cut]),
-                "measurable": bool(is_reached and has_events),
-                count_name: float(counts[cut]),
-                "signal": _signal_share(score, point),
-                "backgrounds": backgrounds,
-                "all_backgrounds": share_of_mixture.interval(point).as_json(),
-                **rates_at_points[point],
-            }
-        )
+        points.append(numbers | rates_at_points[point])
     return points
 
 
@@ -86,7 +85,8 @@ def highest_measurable_efficiency(score: ReplicatedScore) -> float:
     num_failing = score.effective_failing(score.signal)
     is_measurable = num_failing >= FEWEST_EVENTS * (1 - _ROUNDING)
     efficiencies = score.measured_share(score.signal)[is_measurable]
-    return float(np.clip(efficiencies.max(initial=0.0), 0.0, 1.0))
+    highest = efficiencies.max(initial=0.0)
+    return float(np.clip(highest, 0.0, 1.0))
 
 
 def _signal_share(score: ReplicatedScore, point: int) -> dict[str, Any]:
