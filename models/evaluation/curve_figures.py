@@ -81,21 +81,25 @@ def plot_curves(
             if curve is not reference:
                 _draw_ratio(below, curve, reference, index, lowest, power=power)
         # The grey region has too few signal events for a measurement.
+        grey_begin = max(end, lowest)
         for axes in (main, below):
-            axes.axvspan(max(end, lowest), _HIGHEST_SIGNAL, color=GREY, alpha=0.12, linewidth=0)
+            axes.axvspan(grey_begin, _HIGHEST_SIGNAL, color=GREY, alpha=0.12, linewidth=0)
         _format_ratio_panel(below, f"Efficiency of {literal_text(signal)}", lowest)
         description = f"against {descriptions.get(background, background)}"
-        # Long descriptions are wrapped to the width of a panel.
-        text = textwrap.fill(description, _LETTERS // num_panels)
-        main.text(
-            0.04, 0.96, literal_text(text), transform=main.transAxes, va="top", fontsize="x-small"
-        )
+        _write_description(main, description, letters=_LETTERS // num_panels)
     show_positive(first, drawn, room=4)
-    first.set_ylabel("Background rejection" if rejection else "Background efficiency")
+    quantity = "rejection" if rejection else "efficiency"
+    first.set_ylabel(f"Background {quantity}")
     first_model = next(iter(first_models))
     figure.axes[num_panels].set_ylabel(f"/ {literal_text(first_model)}", fontsize="small")
     legend_below(figure, first)
     return figure
+
+
+def _write_description(axes: Axes, description: str, *, letters: int) -> None:
+    """Write against what a panel measures, wrapped to the width of the panel in letters."""
+    text = literal_text(textwrap.fill(description, letters))
+    axes.text(0.04, 0.96, text, transform=axes.transAxes, va="top", fontsize="x-small")
 
 
 def _lowest_signal(curves: Curves, points: Sequence[float]) -> float:
@@ -108,13 +112,15 @@ def _lowest_signal(curves: Curves, points: Sequence[float]) -> float:
     for models in curves.values():
         for curve in models.values():
             background = curve.background_efficiency
-            # Curves rise, so the last such point has the highest of these signal efficiencies.
             is_low = (background > 0) & (background <= _LOWEST_BACKGROUND)
-            if is_low.any():
-                lowest = min(lowest, curve.signal_efficiency[is_low][-1])
+            low_points = curve.signal_efficiency[is_low]
+            # Curves rise, so the last such point has the highest of these signal efficiencies.
+            if len(low_points):
+                lowest = min(lowest, low_points[-1])
     lowest = min([lowest, *points])
     # Down to the next twentieth, with some distance to the axis.
-    return min(0.7, float(np.floor(20 * lowest - 0.5) / 20))
+    twentieth = np.floor(20 * lowest - 0.5) / 20
+    return min(0.7, float(twentieth))
 
 
 def _format_ratio_panel(axes: Axes, xlabel: str, lowest: float) -> None:
@@ -156,15 +162,18 @@ def _draw_curve(
     axes.plot(signal[is_drawn], line, label=literal_text(model), **line_look(index))
 
     # Each working point is marked at the nearest point of the curve.
-    point_rows = np.array([np.argmin(np.abs(signal - point)) for point in points], dtype=np.int64)
+    nearest_rows = [np.argmin(np.abs(signal - point)) for point in points]
+    point_rows = np.array(nearest_rows, dtype=np.int64)
     rows = point_rows[background[point_rows] > 0]
     marks = background[rows] ** power
     ends = _bar_ends(curve, rows, power=power)
+    low_ends, high_ends = ends
     # Negative weights may push a value out of its interval; bars have no negative length.
-    bars = np.maximum([marks - ends[0], ends[1] - marks], 0)
+    bars = np.maximum([marks - low_ends, high_ends - marks], 0)
     look = point_look(index) | {"markersize": 5, "elinewidth": 1.4, "capsize": 2}
     shift = _MARK_DISTANCE * index
-    axes.errorbar(np.minimum(signal[rows] + shift, 1.0), marks, bars, **look)
+    positions = np.minimum(signal[rows] + shift, 1.0)
+    axes.errorbar(positions, marks, bars, **look)
     limits = _draw_limits(axes, curve, point_rows, shift, look["color"], power=power)
     return [line, *ends, limits]
 
@@ -174,10 +183,13 @@ def _bar_ends(curve: EfficiencyCurve, rows: NDArray[np.int64], *, power: int) ->
 
     `rows` are indices of points of the curve.
     """
-    value, low, high = curve.background_efficiency[rows], curve.low[rows], curve.high[rows]
+    efficiency = curve.background_efficiency[rows]
+    low = curve.low[rows]
+    high = curve.high[rows]
     # A rejection has no upper end where the efficiency may be 0: its bar is as long as the other
     # side.
-    low = np.where(low > 0, low, value**2 / high)
+    mirrored_high = efficiency**2 / high
+    low = np.where(low > 0, low, mirrored_high)
     # The power -1 swaps the ends, so they are sorted.
     return np.sort([low**power, high**power], axis=0)
 
@@ -195,15 +207,17 @@ def _draw_limits(
 
     Returns the limits.
     """
-    is_limit = (curve.background_efficiency[point_rows] <= 0) & (curve.high[point_rows] > 0)
-    rows = point_rows[is_limit]
+    passes_nothing = curve.background_efficiency[point_rows] <= 0
+    has_limit = curve.high[point_rows] > 0
+    rows = point_rows[passes_nothing & has_limit]
     limits = curve.high[rows] ** power
     # Arrows point to half of an efficiency, or to twice a rejection.
     arrow_length = 0.5 if power > 0 else 2.0
     arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
     for signal, limit in zip(curve.signal_efficiency[rows], limits, strict=True):
         x = min(signal + shift, 1.0)
-        axes.annotate("", (x, limit * arrow_length), (x, limit), arrowprops=arrow)
+        arrow_end = x, limit * arrow_length
+        axes.annotate("", arrow_end, (x, limit), arrowprops=arrow)
         # A short horizontal line marks the limit itself.
         axes.plot([x - 0.004, x + 0.004], [limit, limit], color=colour, linewidth=1.4)
     return np.concatenate([limits, limits * arrow_length])
@@ -224,21 +238,19 @@ def _draw_ratio(
     is the inverse of that of efficiencies.
     """
     if power > 0:
-        value, low, high = ratio(curve, reference)
+        ratios, low, high = ratio(curve, reference)
     else:
-        value, low, high = ratio(reference, curve)
-    is_drawn = (curve.signal_efficiency >= lowest) & np.isfinite(value) & (value > 0)
-    signal, value = curve.signal_efficiency[is_drawn], value[is_drawn]
+        ratios, low, high = ratio(reference, curve)
+    in_panel = curve.signal_efficiency >= lowest
+    is_drawn = in_panel & np.isfinite(ratios) & (ratios > 0)
+    signal = curve.signal_efficiency[is_drawn]
+    ratios = ratios[is_drawn]
     bottom, top = _RATIO_RANGE
     look = line_look(index)
     # The line has gaps where it leaves the panel, the band ends at its edges.
-    in_range = np.where((value >= bottom) & (value <= top), value, np.nan)
-    axes.plot(signal, in_range, linewidth=1.4, **look)
-    axes.fill_between(
-        signal,
-        np.clip(low[is_drawn], bottom, top),
-        np.clip(high[is_drawn], bottom, top),
-        color=look["color"],
-        alpha=0.15,
-        linewidth=0,
-    )
+    is_inside = (ratios >= bottom) & (ratios <= top)
+    line = np.where(is_inside, ratios, np.nan)
+    axes.plot(signal, line, linewidth=1.4, **look)
+    band_low = np.clip(low[is_drawn], bottom, top)
+    band_high = np.clip(high[is_drawn], bottom, top)
+    axes.fill_between(signal, band_low, band_high, color=look["color"], alpha=0.15, linewidth=0)

@@ -49,8 +49,9 @@ def plot_overlays(
         _plot_stack(main, overlay, task)
         _plot_data(main, overlay)
         _write_chi_square(main, numbers["chi_square"][name])
+        _, top = main.get_ylim()
         # The text needs some room above the histogram.
-        main.set_ylim(0, 1.35 * main.get_ylim()[1])
+        main.set_ylim(0, 1.35 * top)
         if not overlay.is_visible.all():
             _mark_blinded(main, overlay)
         _plot_ratio(below, overlay)
@@ -71,39 +72,30 @@ def data_labels(labels: PlotLabels, numbers: Mapping[str, Any]) -> PlotLabels:
 def _plot_stack(axes: Axes, overlay: Overlay, task: EvaluationTask) -> None:
     """Draw the simulated classes stacked, the signal on top, and their statistical uncertainty."""
     # The last of the list is on top: the signal.
-    order = [*task.mixture.fractions, *task.signal.fractions]
+    labels = [*task.mixture.fractions, *task.signal.fractions]
+    histograms = [overlay.classes[label] for label in labels]
+    names = [literal_text(task.classes[label]) for label in labels]
+    colours = [COLOURS[label % len(COLOURS)] for label in labels]
+    look = {"histtype": "fill", "edgecolor": "black", "linewidth": 0.5}
     mplhep.histplot(
-        [overlay.classes[label] for label in order],
-        ax=axes,
-        stack=True,
-        histtype="fill",
-        flow="none",
-        label=[literal_text(task.classes[label]) for label in order],
-        color=[COLOURS[label % len(COLOURS)] for label in order],
-        edgecolor="black",
-        linewidth=0.5,
+        histograms, ax=axes, stack=True, flow="none", label=names, color=colours, **look
     )
-    mplhep.histplot(
-        overlay.simulation, ax=axes, histtype="band", flow="none", label="MC stat. unc."
-    )
+    band = {"histtype": "band", "label": "MC stat. unc."}
+    mplhep.histplot(overlay.simulation, ax=axes, flow="none", **band)
 
 
 def _plot_data(axes: Axes, overlay: Overlay) -> None:
     """Draw the counts of data as points with Poisson errors; blinded bins have none."""
-    data, simulation = overlay.data.copy(), overlay.simulation.values()
+    data = overlay.data.copy()
+    expected = overlay.simulation.values()
     # A bin with neither data nor simulation has no point.
-    is_empty = (simulation <= 0) & (data.values() == 0)
-    data.view()[~overlay.is_visible | is_empty] = np.nan
-    mplhep.histplot(
-        data,
-        ax=axes,
-        flow="none",
-        histtype="errorbar",
-        w2method="poisson",
-        color="black",
-        label="Data",
-    )
-    axes.set(xlabel="", xticklabels=[], ylabel="Events", xlim=data.axes[0].edges[[0, -1]])
+    is_empty = (expected <= 0) & (data.values() == 0)
+    has_no_point = ~overlay.is_visible | is_empty
+    data.view()[has_no_point] = np.nan
+    look = {"histtype": "errorbar", "color": "black", "label": "Data"}
+    mplhep.histplot(data, ax=axes, flow="none", w2method="poisson", **look)
+    edges = data.axes[0].edges
+    axes.set(xlabel="", xticklabels=[], ylabel="Events", xlim=edges[[0, -1]])
 
 
 def _write_chi_square(axes: Axes, chi_square: Mapping[str, float]) -> None:
@@ -116,30 +108,30 @@ def _mark_blinded(axes: Axes, overlay: Overlay) -> None:
     """Draw a grey region without data, and write what it is."""
     end = overlay.data.axes[0].edges[-1]
     axes.axvspan(overlay.blind_from, end, color=GREY, alpha=0.15, linewidth=0)
+    middle = (overlay.blind_from + end) / 2
     # The horizontal position is in data units, the vertical one a share of the panel.
-    axes.text(
-        (overlay.blind_from + end) / 2,
-        0.8,
-        "blinded",
-        transform=axes.get_xaxis_transform(),
-        ha="center",
-        fontsize="small",
-        fontstyle="italic",
-    )
+    units = axes.get_xaxis_transform()
+    look: dict[str, Any] = {"ha": "center", "fontsize": "small", "fontstyle": "italic"}
+    axes.text(middle, 0.8, "blinded", transform=units, **look)
 
 
 def _plot_ratio(axes: Axes, overlay: Overlay) -> None:
     """Draw data over simulation; triangles at the upper edge stand for ratios above it."""
-    data, simulation = overlay.data.copy(), overlay.simulation
+    data = overlay.data.copy()
+    simulation = overlay.simulation
     expected = simulation.values()
     # Negative weights may leave a bin without a ratio.
-    data.view()[~overlay.is_visible | (expected <= 0)] = np.nan
+    has_no_ratio = ~overlay.is_visible | (expected <= 0)
+    data.view()[has_no_ratio] = np.nan
     counts = data.values()
-    ratios = np.divide(counts, expected, out=np.full(len(expected), np.nan), where=counts > 0)
+    undefined = np.full(len(expected), np.nan)
+    ratios = np.divide(counts, expected, out=undefined, where=counts > 0)
+    positive_ratios = ratios[ratios > 0]
     # The panel ends at 2, or at 1.5 times the median ratio if that is more.
     top = 2.0
-    if (ratios > 0).any():
-        top = max(top, 1.5 * float(np.median(ratios[ratios > 0])))
+    if len(positive_ratios):
+        median = float(np.median(positive_ratios))
+        top = max(top, 1.5 * median)
     mplhep.comp.comparison(
         data,
         simulation,
@@ -153,4 +145,5 @@ def _plot_ratio(axes: Axes, overlay: Overlay) -> None:
     axes.set_ylabel("Data / MC", fontsize="x-small")
     is_above = ratios > top
     positions = data.axes[0].centers[is_above]
-    axes.plot(positions, np.full(len(positions), 0.93 * top), "k^", markersize=4)
+    heights = np.full(len(positions), 0.93 * top)
+    axes.plot(positions, heights, "k^", markersize=4)

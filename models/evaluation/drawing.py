@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from models.evaluation import figures
 from models.evaluation.curve_figures import plot_curves
 from models.evaluation.data_comparison import Overlay
@@ -34,20 +36,11 @@ def plot_model(
     events, numbers, classes = model.measured, model.numbers, task.classes
     labels = task.labels._replace(model=model.name)
     folder.mkdir()
+    tests = numbers["train_against_test"]
     drawn = {
         "confusion": figures.plot_confusion(numbers["confusion"], labels),
-        "scores": figures.plot_scores(
-            events, train, numbers["train_against_test"], classes, task.outputs, labels
-        ),
-        "discriminant": plot_discriminant(
-            events,
-            task.score(events.probabilities),
-            task.expected_events(events),
-            task.signal_labels,
-            classes,
-            numbers["significance"],
-            task.labels_of_expected._replace(model=model.name),
-        ),
+        "scores": figures.plot_scores(events, train, tests, classes, task.outputs, labels),
+        "discriminant": _plot_discriminant(model, task),
         "calibration": figures.plot_calibration(numbers["calibration"], labels),
     }
     if points := model.measurable_points:
@@ -65,6 +58,18 @@ def plot_model(
         save(figure, folder / name)
 
 
+def _plot_discriminant(model: EvaluatedModel, task: EvaluationTask) -> Figure:
+    """Draw the score of a model, and the significances behind cuts on it."""
+    events = model.measured
+    scores = task.score(events.probabilities)
+    expected = task.expected_events(events)
+    labels = task.labels_of_expected._replace(model=model.name)
+    significances = model.numbers["significance"]
+    return plot_discriminant(
+        events, scores, expected, task.signal_labels, task.classes, significances, labels
+    )
+
+
 def plot_data(
     model: EvaluatedModel,
     drawn: Mapping[str, Overlay],
@@ -74,7 +79,8 @@ def plot_data(
 ) -> None:
     """Draw data on simulation: the score of a model in one figure, its inputs in another."""
     numbers = model.numbers["data"]
-    labels = data_labels(task.labels_of_expected._replace(model=model.name), numbers)
+    model_labels = task.labels_of_expected._replace(model=model.name)
+    labels = data_labels(model_labels, numbers)
     # A copy, since the score is taken out of it.
     inputs = dict(drawn)
     score = {"score": inputs.pop("score")}
@@ -97,7 +103,9 @@ def plot_models(
     for the models that have it.
     """
     folder.mkdir()
-    first, signal = models[0], task.signal.description
+    first = models[0]
+    signal = task.signal.description
+    descriptions = {ALL_BACKGROUNDS: task.mixture.description}
     curves = {}
     for background in first.curves:
         curves[background] = {model.name: model.curves[background] for model in models}
@@ -106,7 +114,7 @@ def plot_models(
         figure = plot_curves(
             curves,
             signal,
-            {ALL_BACKGROUNDS: task.mixture.description},
+            descriptions,
             first.measurable_points,
             first.numbers["measurable_to"],
             task.labels,

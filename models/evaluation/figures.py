@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
 from features.columns import HIGH_LEVEL, hlf_names
 from models.evaluation.curves import weighted_histogram
@@ -46,26 +47,30 @@ def plot_confusion(confusion: Mapping[str, Any], labels: PlotLabels) -> Figure:
     """
     figure, first = new_figure(labels, panels=2, height=5.6)
     names = [literal_text(name) for name in confusion["classes"]]
-    shares, counts = np.array(confusion["by_truth"]), np.array(confusion["events"])
+    positions = range(len(names))
+    shares = np.array(confusion["by_truth"])
+    counts = np.array(confusion["events"])
     # The panels show the same colours, with shares on the left and counts on the right.
-    _draw_matrix(figure.axes[0], shares, [[f"{share:.3f}" for share in row] for row in shares])
-    _draw_matrix(figure.axes[1], shares, [[f"{count:,}" for count in row] for row in counts])
-    for axes, unit in zip(figure.axes, ("shares of a row", "events"), strict=True):
-        axes.set_xticks(range(len(names)), names)
+    share_axes, count_axes = figure.axes
+    _draw_matrix(share_axes, shares, shares, ".3f")
+    _draw_matrix(count_axes, shares, counts, ",")
+    for axes, unit in ((share_axes, "shares of a row"), (count_axes, "events")):
+        axes.set_xticks(positions, names)
         axes.tick_params(which="both", length=0)
         axes.set_xlabel(f"Predicted class ({unit})")
-    first.set_yticks(range(len(names)), names)
+    first.set_yticks(positions, names)
     first.set_ylabel("True class")
     return figure
 
 
-def _draw_matrix(axes: Axes, shares: Floats, texts: Sequence[Sequence[str]]) -> None:
-    """Colour the cells of a matrix by shares, and write a text into each."""
+def _draw_matrix(axes: Axes, shares: Floats, numbers: NDArray[Any], number_format: str) -> None:
+    """Colour the cells of a matrix by shares, and write a number into each."""
     axes.imshow(shares, vmin=0, vmax=1, cmap="Blues", aspect="auto")
     for (row, column), share in np.ndenumerate(shares):
+        text = format(numbers[row, column], number_format)
         # White text is readable on dark cells.
         colour = "white" if share > 0.5 else "black"
-        axes.text(column, row, texts[row][column], ha="center", va="center", color=colour)
+        axes.text(column, row, text, ha="center", va="center", color=colour)
 
 
 @styled
@@ -97,20 +102,20 @@ def plot_scores(
     for output, axes in zip(outputs, figure.axes, strict=True):
         output_name = classes[output]
         for label, name in enumerate(classes):
-            # The points of class k are the fraction (k + 1) / (num_classes + 1) of a bin from its
-            # left edge.
-            positions = edges[:-1] + (label + 1) / (len(classes) + 1) / SCORE_BINS
+            # Points of the classes stand beside each other, from the left edge of a bin on.
+            fraction_of_bin = (label + 1) / (len(classes) + 1)
+            positions = edges[:-1] + fraction_of_bin / SCORE_BINS
             heights, errors = _shares_in_bins(test, output, label, edges)
             legend = f"true {literal_text(name)}"
-            drawn += draw_points(
-                axes, positions, heights, errors, label=f"{legend}, test", **point_look(label)
-            )
+            points = {"label": f"{legend}, test", **point_look(label)}
+            drawn += draw_points(axes, positions, heights, errors, **points)
             if train is not None:
                 heights, _ = _shares_in_bins(train, output, label, edges)
                 line = {"linewidth": 1.5, "label": f"{legend}, training", **line_look(label)}
                 axes.stairs(heights, edges, **line)
                 drawn.append(heights)
-                _write_p_value(axes, name, label, tests[output_name][name]["p_value"])
+                p_value = tests[output_name][name]["p_value"]
+                _write_p_value(axes, name, label, p_value)
         axes.set(xlabel=f"Probability of {literal_text(output_name)}", xlim=(0, 1))
     # The factor leaves room for the p-values at the top.
     show_positive(first, drawn, room=12)
@@ -121,16 +126,11 @@ def plot_scores(
 
 def _write_p_value(axes: Axes, name: str, line: int, p_value: float | None) -> None:
     """Write the p-value of one class into a line of its own at the top of a panel."""
-    text = NOT_MEASURABLE if p_value is None else f"p = {p_value:.2g}"
-    axes.text(
-        0.5,
-        0.97 - 0.06 * line,
-        f"{literal_text(name)}: {text}",
-        transform=axes.transAxes,
-        fontsize="x-small",
-        ha="center",
-        va="top",
-    )
+    outcome = NOT_MEASURABLE if p_value is None else f"p = {p_value:.2g}"
+    text = f"{literal_text(name)}: {outcome}"
+    height = 0.97 - 0.06 * line
+    look: dict[str, Any] = {"fontsize": "x-small", "ha": "center", "va": "top"}
+    axes.text(0.5, height, text, transform=axes.transAxes, **look)
 
 
 def _shares_in_bins(
@@ -142,8 +142,11 @@ def _shares_in_bins(
     """
     in_class = events.labels == label
     weights = events.weights[in_class]
-    heights, errors = weighted_histogram(events.probabilities[in_class, output], edges, weights)
-    total = weights.sum() if WeightSums.of(weights).is_positive else np.nan
+    probabilities = events.probabilities[in_class, output]
+    heights, errors = weighted_histogram(probabilities, edges, weights)
+    total = np.nan
+    if WeightSums.of(weights).is_positive:
+        total = weights.sum()
     return heights / total, errors / total
 
 
@@ -156,7 +159,9 @@ def draw_points(
     """
     # A logarithmic axis only shows numbers above 0.
     is_positive = heights > 0
-    positions, heights, up = positions[is_positive], heights[is_positive], errors[is_positive]
+    positions = positions[is_positive]
+    heights = heights[is_positive]
+    up = errors[is_positive]
     # A bar down to 0 has no end on a logarithmic axis, so it covers at most 60 % of the height.
     down = np.minimum(up, 0.6 * heights)
     axes.errorbar(positions, heights, [down, up], **look)
@@ -175,20 +180,31 @@ def plot_calibration(calibration: Mapping[str, Any], labels: PlotLabels) -> Figu
         # The diagonal marks a perfect calibration.
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
         predicted = [bin_["mean_predicted"] for bin_ in numbers["bins"]]
-        values, bars = _values_and_bars([bin_["observed"] for bin_ in numbers["bins"]])
-        axes.errorbar(
-            predicted, values, bars, color=COLOURS[0], marker="o", linestyle="", capsize=3
-        )
-        text = (
-            f"distance {numbers['error']:.3f}\n"
-            f"of a perfect model {numbers['expected']:.3f}\n"
-            f"p = {numbers['p_value']:.2g}"
-        )
-        axes.text(0.05, 0.96, text, transform=axes.transAxes, fontsize="x-small", va="top")
+        observed = [bin_["observed"] for bin_ in numbers["bins"]]
+        shares, bars = _values_and_bars(observed)
+        look: dict[str, Any] = {
+            "color": COLOURS[0],
+            "marker": "o",
+            "linestyle": "",
+            "capsize": 3,
+        }
+        axes.errorbar(predicted, shares, bars, **look)
+        _write_distance(axes, numbers)
         xlabel = f"Probability of {literal_text(name)}"
         axes.set(xlabel=xlabel, xlim=(-0.04, 1.04), ylim=(-0.05, 1.3))
     first.set_ylabel("Observed share (classes weighted equally)")
     return figure
+
+
+def _write_distance(axes: Axes, numbers: Mapping[str, Any]) -> None:
+    """Write the distance from perfect calibration, and its p-value, into the upper left corner."""
+    lines = [
+        f"distance {numbers['error']:.3f}",
+        f"of a perfect model {numbers['expected']:.3f}",
+        f"p = {numbers['p_value']:.2g}",
+    ]
+    text = "\n".join(lines)
+    axes.text(0.05, 0.96, text, transform=axes.transAxes, fontsize="x-small", va="top")
 
 
 @styled
@@ -203,23 +219,34 @@ def plot_efficiencies(
     for axes, (variable, binned) in zip(panels, efficiencies.items(), strict=True):
         edges = _drawn_edges(axes, np.array(binned["edges"]))
         axes.axhline(signal_efficiency, color=GREY, linewidth=1)
-        num_classes = len(binned["classes"])
-        for label, (name, bins) in enumerate(binned["classes"].items()):
-            # Classes stand beside each other within a bin.
-            positions = edges[:-1] + np.diff(edges) * (label + 1) / (num_classes + 1)
-            is_measured = [share is not None for share in bins]
-            values, bars = _values_and_bars([share for share in bins if share is not None])
-            axes.errorbar(
-                positions[is_measured], values, bars, label=literal_text(name), **point_look(label)
-            )
-        axes.set_xlabel(axis_label(HIGH_LEVEL[hlf_names().index(variable)]))
+        _draw_efficiencies_of_classes(axes, binned["classes"], edges)
+        feature = HIGH_LEVEL[hlf_names().index(variable)]
+        axes.set_xlabel(axis_label(feature))
         axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.05, 1.09))
-        axes.vlines(edges[1:-1], -0.05, 1.09, color=GREY, linewidth=0.4, alpha=0.4)
+        inner_edges = edges[1:-1]
+        axes.vlines(inner_edges, -0.05, 1.09, color=GREY, linewidth=0.4, alpha=0.4)
+    ylabel = f"Efficiency at {100 * signal_efficiency:g}% {literal_text(signal)}"
     # Only the first panel of a row has a label at its vertical axis.
     for axes in panels[::_COLUMNS]:
-        axes.set_ylabel(f"Efficiency at {100 * signal_efficiency:g}% {literal_text(signal)}")
+        axes.set_ylabel(ylabel)
     legend_below(figure, panels[-1])
     return figure
+
+
+def _draw_efficiencies_of_classes(
+    axes: Axes, bins_by_class: Mapping[str, Sequence[Mapping[str, float] | None]], edges: Floats
+) -> None:
+    """Draw the efficiency of each class in bins, without the bins in which it is not measured."""
+    num_classes = len(bins_by_class)
+    widths = np.diff(edges)
+    for label, (name, bins) in enumerate(bins_by_class.items()):
+        # Classes stand beside each other within a bin.
+        positions = edges[:-1] + widths * (label + 1) / (num_classes + 1)
+        is_measured = [share is not None for share in bins]
+        measured = [share for share in bins if share is not None]
+        shares, bars = _values_and_bars(measured)
+        look = {"label": literal_text(name), **point_look(label)}
+        axes.errorbar(positions[is_measured], shares, bars, **look)
 
 
 def _drawn_edges(axes: Axes, edges: Floats) -> Floats:
@@ -230,7 +257,8 @@ def _drawn_edges(axes: Axes, edges: Floats) -> Floats:
     is_even = np.ptp(np.diff(edges)) <= 0
     if is_even:
         return edges
-    axes.set_xticks(range(len(edges)), [f"{edge:g}" for edge in edges])
+    texts = [f"{edge:g}" for edge in edges]
+    axes.set_xticks(range(len(edges)), texts)
     axes.xaxis.set_minor_locator(NullLocator())
     return np.arange(len(edges), dtype=np.float64)
 
@@ -243,7 +271,8 @@ def _values_and_bars(intervals: Sequence[Mapping[str, float]]) -> tuple[Floats, 
     values = np.array([interval["value"] for interval in intervals])
     low = np.array([interval["low"] for interval in intervals])
     high = np.array([interval["high"] for interval in intervals])
-    return values, np.maximum([values - low, high - values], 0)
+    bars = np.maximum([values - low, high - values], 0)
+    return values, bars
 
 
 @styled
@@ -261,10 +290,12 @@ def plot_importance(
     features = sorted(first, key=lambda name: first[name]["value"])
     # The bars of all models share 0.8 of the row of a feature.
     height = 0.8 / len(importances)
+    rows = np.arange(len(features))
     for index, (model, losses) in enumerate(importances.items()):
+        # The bars of the first model are the upper ones in each row.
+        positions = rows + 0.4 - height * (index + 0.5)
         axes.barh(
-            # The bars of the first model are the upper ones in each row.
-            np.arange(len(features)) + 0.4 - height * (index + 0.5),
+            positions,
             [losses[feature]["value"] for feature in features],
             height,
             xerr=[losses[feature]["error"] for feature in features],
@@ -273,7 +304,7 @@ def plot_importance(
             error_kw={"elinewidth": 1},
         )
     symbols = [symbol_of(name) for name in features]
-    axes.set_yticks(np.arange(len(features)), symbols, fontsize="small")
+    axes.set_yticks(rows, symbols, fontsize="small")
     axes.tick_params(axis="y", which="both", length=0)
     axes.set_xlabel(f"AUC of {literal_text(signal)} lost when shuffled")
     axes.legend(loc="lower right", fontsize="small")

@@ -38,23 +38,24 @@ def plot_independence(independence: Mapping[str, Any], signal: str, labels: Plot
         signal: Name of the signal, whose efficiency names a cut.
         labels: Labels of the figure.
     """
-    pairs = [
-        (column, class_name, numbers)
-        for column, by_class in independence.items()
-        for class_name, numbers in by_class.items()
-    ]
+    pairs = []
+    for column, by_class in independence.items():
+        for class_name, numbers in by_class.items():
+            pairs.append((column, class_name, numbers))
     figure, panels = new_grid(labels, panels=len(pairs), columns=_COLUMNS, height=3.6)
     for axes, (column, class_name, numbers) in zip(panels, pairs, strict=True):
         highest = 0.0
         for index, point in enumerate(numbers["points"]):
-            highest = max(highest, _draw_efficiency(axes, point, index))
+            highest_bar = _draw_efficiency(axes, point, index)
+            highest = max(highest, highest_bar)
         correlation = numbers["distance_correlation"]
-        text = with_error(correlation["value"], correlation["error"])
+        correlation_text = with_error(correlation["value"], correlation["error"])
         # Points need room for the legend above them.
-        axes.set(xlabel=_label_of_column(column), ylim=(0, 1.9 * highest or 1))
+        top = 1.9 * highest or 1
+        axes.set(xlabel=_label_of_column(column), ylim=(0, top))
         axes.set_ylabel(f"Efficiency of {literal_text(class_name)}")
         axes.legend(
-            title=f"dCorr² {text}; cuts by {literal_text(signal)} efficiency",
+            title=f"dCorr² {correlation_text}; cuts by {literal_text(signal)} efficiency",
             fontsize="small",
             title_fontsize="small",
             loc="upper left",
@@ -77,17 +78,18 @@ def _draw_efficiency(axes: Axes, point: Mapping[str, Any], index: int) -> float:
         axes.errorbar([], [], [], label=f"{name}: not measurable", **point_look(index))
         return 0.0
     edges = drawn_edges(point["edges"])
-    is_measured = np.array([share is not None for share in point["efficiency"]])
-    shares = [share for share in point["efficiency"] if share is not None]
-    value, low, high = (
-        np.array([share[key] for share in shares]) for key in ("value", "low", "high")
-    )
-    centres = ((edges[:-1] + edges[1:]) / 2)[is_measured]
-    half_widths = (np.diff(edges) / 2)[is_measured]
+    efficiencies = point["efficiency"]
+    is_measured = np.array([share is not None for share in efficiencies])
+    shares = [share for share in efficiencies if share is not None]
+    heights = np.array([share["value"] for share in shares])
+    low = np.array([share["low"] for share in shares])
+    high = np.array([share["high"] for share in shares])
+    centres = (edges[:-1] + edges[1:]) / 2
+    half_widths = np.diff(edges) / 2
     # Negative weights may push a value out of its interval; bars have no negative length.
-    bars = np.maximum([value - low, high - value], 0)
-    label = f"{name}: p = {point['p_value']:.2g} for flat"
-    axes.errorbar(centres, value, bars, xerr=half_widths, label=label, **point_look(index))
+    bars = np.maximum([heights - low, high - heights], 0)
+    look = {"label": f"{name}: p = {point['p_value']:.2g} for flat", **point_look(index)}
+    axes.errorbar(centres[is_measured], heights, bars, xerr=half_widths[is_measured], **look)
     return float(high.max())
 
 
@@ -107,5 +109,6 @@ def drawn_edges(edges: Sequence[float]) -> Floats:
 def _label_of_column(name: str) -> str:
     """Return the label of an axis: that of a high-level feature, or the name of the column."""
     if name in hlf_names():
-        return axis_label(HIGH_LEVEL[hlf_names().index(name)])
+        feature = HIGH_LEVEL[hlf_names().index(name)]
+        return axis_label(feature)
     return literal_text(name)
