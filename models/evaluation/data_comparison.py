@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from features.columns import HIGH_LEVEL
+from features.columns import HIGH_LEVEL, Binning
 from hep_core.weight_sums import are_positive
 from models.evaluation.discriminant import log_odds, odds_range
 from models.evaluation.evaluation_task import EvaluationTask
@@ -70,12 +70,12 @@ class Overlay(NamedTuple):
 
     def chi_square(self, *, is_normalised: bool) -> dict[str, float]:
         """Compare data and simulation in the visible bins; see the function `chi_square`."""
-        return chi_square(
-            self.data.values()[self.is_visible],
-            self.simulation.values()[self.is_visible],
-            self.simulation.variances()[self.is_visible],
-            is_normalised=is_normalised,
-        )
+        is_visible = self.is_visible
+        simulation = self.simulation
+        counts = self.data.values()[is_visible]
+        expected = simulation.values()[is_visible]
+        variances = simulation.variances()[is_visible]
+        return chi_square(counts, expected, variances, is_normalised=is_normalised)
 
 
 class ScoreAxis(NamedTuple):
@@ -104,10 +104,12 @@ class ScoreAxis(NamedTuple):
         axis = hist.axis.Regular(_BINS, *odds_range(simulation_odds), flow=False)
         blind_from = np.inf
         if task.blind_above is not None:
-            is_blind = axis.edges[1:] > log_odds(np.array(task.blind_above)) + _ROUNDING
+            blind_odds = log_odds(np.array(task.blind_above))
+            is_blind = axis.edges[1:] > blind_odds + _ROUNDING
             # The last bin also holds the scores beyond it.
             is_blind[-1] = True
-            blind_from = float(axis.edges[:-1][is_blind][0])
+            first_blind = np.argmax(is_blind)
+            blind_from = float(axis.edges[first_blind])
         return cls(simulation_odds, data_odds, axis, blind_from)
 
 
@@ -136,9 +138,11 @@ class _VisibleEvents(NamedTuple):
         for axis in blinding_axes:
             simulation &= axis.simulation_odds < axis.blind_from
             data &= axis.data_odds < axis.blind_from
+        simulation_below = score.simulation_odds < score.blind_from
+        data_below = score.data_odds < score.blind_from
         return cls(
-            simulation=simulation & (score.simulation_odds < score.blind_from),
-            data=data & (score.data_odds < score.blind_from),
+            simulation=simulation & simulation_below,
+            data=data & data_below,
             simulation_for_score=simulation,
             data_for_score=data,
         )
@@ -181,37 +185,37 @@ def overlays(
         for label in range(len(task.classes)):
             rows = is_drawn & (simulation.labels == label)
             histogram = hist.Hist(axis, storage=hist.storage.Weight())
-            histogram.fill(_clip(values[rows], axis), weight=weights[rows])
+            inside = _clip(values[rows], axis)
+            histogram.fill(inside, weight=weights[rows])
             histograms.append(histogram)
         return histograms
 
     # The simulated scores are drawn where data are blinded, too.
-    drawn = {
-        "score": Overlay(
-            _counts(score.axis, score.data_odds[visible.data_for_score], below=score.blind_from),
-            class_histograms(score.axis, score.simulation_odds, visible.simulation_for_score),
-            "log10 of s / b (score)",
-            score.blind_from,
-        )
-    }
+    data_odds = score.data_odds[visible.data_for_score]
+    score_overlay = Overlay(
+        _counts(score.axis, data_odds, below=score.blind_from),
+        class_histograms(score.axis, score.simulation_odds, visible.simulation_for_score),
+        "log10 of s / b (score)",
+        score.blind_from,
+    )
+    drawn = {"score": score_overlay}
     for index, feature in enumerate(HIGH_LEVEL):
-        simulated, measured = simulation.hlf[:, index], data.hlf[visible.data, index]
+        simulated = simulation.hlf[:, index]
+        measured = data.hlf[visible.data, index]
         # A feature without bins, or with a single value, has no histogram.
         varies = _varies(simulated[visible.simulation]) or _varies(measured)
         if feature.binning and varies:
-            num_bins = min(feature.binning.bins, _BINS)
-            low, high = feature.binning.low, feature.binning.high
-            axis = hist.axis.Regular(num_bins, low, high, flow=False)
+            axis = _feature_axis(feature.binning)
             drawn[feature.name] = Overlay(
                 _counts(axis, measured),
                 class_histograms(axis, simulated, visible.simulation),
                 axis_label(feature),
             )
-    chi_squares = {
-        name: overlay.chi_square(is_normalised=task.expected is None)
-        for name, overlay in drawn.items()
-    }
-    return drawn, {
+    is_normalised = task.expected is None
+    chi_squares = {}
+    for name, overlay in drawn.items():
+        chi_squares[name] = overlay.chi_square(is_normalised=is_normalised)
+    numbers = {
         "num_files": data.num_files,
         "num_entries": data.num_entries,
         "num_events": num_data,
@@ -221,28 +225,42 @@ def overlays(
         "copies": data.copies,
         "chi_square": chi_squares,
     }
+    return drawn, numbers
+
+
+def _feature_axis(binning: Binning) -> Any:
+    """Make the axis of a feature, with at most as many bins as the score."""
+    num_bins = min(binning.bins, _BINS)
+    return hist.axis.Regular(num_bins, binning.low, binning.high, flow=False)
 
 
 def _expected_weights(simulation: ScoredEvents, task: EvaluationTask) -> Floats:
     """Scale the weights of each class so that they add up to its expected number of events."""
-    expected = np.array(list(task.expected_events(simulation).values()))
-    sums = np.bincount(simulation.labels, simulation.weights, len(task.classes))
-    squares = np.bincount(simulation.labels, np.square(simulation.weights), len(task.classes))
+    num_classes = len(task.classes)
+    expected_by_label = task.expected_events(simulation)
+    expected = np.array(list(expected_by_label.values()))
+    sums = np.bincount(simulation.labels, simulation.weights, num_classes)
+    squares = np.bincount(simulation.labels, np.square(simulation.weights), num_classes)
     # A class without positive weight gets the factor 0.
     is_positive = are_positive(sums, squares)
-    factors = np.divide(expected, sums, out=np.zeros(len(sums)), where=is_positive)
+    zero_factors = np.zeros(num_classes)
+    factors = np.divide(expected, sums, out=zero_factors, where=is_positive)
     return np.asarray(simulation.weights * factors[simulation.labels])
 
 
 def _counts(axis: Any, values: NDArray[Any], below: float = np.inf) -> Any:
     """Count the values in bins, without those at or above an edge."""
-    values = _clip(values, axis)
-    return hist.Hist(axis, storage=hist.storage.Double()).fill(values[values < below])
+    inside = _clip(values, axis)
+    is_below = inside < below
+    histogram = hist.Hist(axis, storage=hist.storage.Double())
+    return histogram.fill(inside[is_below])
 
 
 def _clip(values: NDArray[Any], axis: Any) -> NDArray[Any]:
     """Move values outside an axis into its first and last bin."""
-    return np.asarray(np.clip(values, axis.edges[0], np.nextafter(axis.edges[-1], -np.inf)))
+    lowest, end = axis.edges[0], axis.edges[-1]
+    highest_inside = np.nextafter(end, -np.inf)
+    return np.asarray(np.clip(values, lowest, highest_inside))
 
 
 def _varies(values: NDArray[Any]) -> bool:
@@ -270,14 +288,19 @@ def chi_square(
         The chi-square as `value`, the `degrees` of freedom, and the `p_value`.
     """
     groups = _bin_groups(expected, variances)
-    counts, means = np.bincount(groups, data), np.bincount(groups, expected)
+    counts = np.bincount(groups, data)
+    means = np.bincount(groups, expected)
+    simulation_variances = np.bincount(groups, variances)
     # The variance of a count is its expectation; that of the simulation comes on top.
-    spread = np.maximum(means, 1e-12) + np.bincount(groups, variances)
-    value = float((np.square(counts - means) / spread).sum())
+    spread = np.maximum(means, 1e-12) + simulation_variances
+    terms = np.square(counts - means) / spread
+    value = float(terms.sum())
     degrees = len(counts)
     if is_normalised:
         degrees = max(degrees - 1, 0)
-    p_value = float(chi2.sf(value, degrees)) if degrees > 0 else 1.0
+    p_value = 1.0
+    if degrees > 0:
+        p_value = float(chi2.sf(value, degrees))
     return {"value": value, "degrees": degrees, "p_value": p_value}
 
 
@@ -293,8 +316,11 @@ def _bin_groups(expected: Floats, variances: Floats) -> NDArray[np.int64]:
         groups[index] = group
         total += expected[index]
         variance += variances[index]
+        expects_enough = total >= _FEWEST_EXPECTED
         # The effective number of simulated events is total**2 / variance.
-        if total >= _FEWEST_EXPECTED and total**2 >= _FEWEST_SIMULATED * variance:
-            group, total, variance = group + 1, 0.0, 0.0
+        simulates_enough = total**2 >= _FEWEST_SIMULATED * variance
+        if expects_enough and simulates_enough:
+            group += 1
+            total, variance = 0.0, 0.0
     # Bins that are left over belong to the last full group.
     return np.minimum(groups, max(group - 1, 0))

@@ -57,10 +57,13 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
     replicas of the events with random weights.
     """
     features = np.concatenate([first.features, second.features])
-    is_second = np.repeat([0, 1], [len(first.features), len(second.features)])
+    sizes = [len(first.features), len(second.features)]
+    is_second = np.repeat([0, 1], sizes)
+    first_share = (is_second == 0).mean()
+    second_share = (is_second == 1).mean()
     # Each sample adds up to half the number of all events.
-    first_weights = first.weights / first.weights.mean() * (0.5 / (is_second == 0).mean())
-    second_weights = second.weights / second.weights.mean() * (0.5 / (is_second == 1).mean())
+    first_weights = first.weights / first.weights.mean() * (0.5 / first_share)
+    second_weights = second.weights / second.weights.mean() * (0.5 / second_share)
     weights = np.concatenate([first_weights, second_weights])
     scores = np.zeros(len(is_second))
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
@@ -75,13 +78,15 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
         )
         # The trees learn to tell the second sample (1) from the first one (0).
         trees.fit(features[train], is_second[train], sample_weight=weights[train])
-        scores[test] = trees.predict_proba(features[test])[:, 1]
+        probabilities = trees.predict_proba(features[test])
+        scores[test] = probabilities[:, 1]
     rng = np.random.default_rng(seed)
     areas = []
     # The scores stay; only the weights of the events vary.
     for _ in range(_REPLICAS):
-        replica = weights * rng.exponential(size=len(is_second))
-        areas.append(roc_auc_score(is_second, scores, sample_weight=replica))
+        random_weights = rng.exponential(size=len(is_second))
+        replica_area = roc_auc_score(is_second, scores, sample_weight=weights * random_weights)
+        areas.append(replica_area)
     area = roc_auc_score(is_second, scores, sample_weight=weights)
     return Estimate(float(area), float(np.std(areas)))
 
@@ -106,28 +111,28 @@ def transfer(
     rng = np.random.default_rng(seed)
     split = _split_samples(tested, others, rng)
     # The events of all classes are joined for the test; the trainings stay separate by class.
-    num_events = [len(events.features) for events in split.test]
-    features = np.concatenate([events.features for events in split.test])
-    labels = np.repeat(np.arange(len(split.test)), num_events)
-    # Every class has the total weight 1 in the test.
-    weights = np.concatenate([events.weights / events.weights.sum() for events in split.test])
+    features, weights, labels = _joined_classes(split.test)
     # Each of the (num_replicas, num_events) weights has its own random factor.
-    replicas = weights * rng.exponential(size=(_REPLICAS, len(labels)))
+    random_factors = rng.exponential(size=(_REPLICAS, len(labels)))
+    replicas = weights * random_factors
 
     # The first axis tells whether the training was on the own sample (0), or on the other one (1).
     is_right = np.zeros((2, _NETWORKS, len(labels)), dtype=np.bool_)
     for index, train in enumerate((split.own_train, split.other_train)):
         for network in range(_NETWORKS):
-            predicted = _perceptron(train, seed + network).predict(features)
-            is_right[index, network] = predicted == labels
+            perceptron = _perceptron(train, seed + network)
+            is_right[index, network] = perceptron.predict(features) == labels
     # Accuracies on the events as they are have the shape (2, num_networks).
     by_network = is_right @ weights / weights.sum()
+    own_by_network, other_by_network = by_network
     # Accuracies in each replica are means over the networks, (2, num_replicas).
-    by_replica = (is_right.mean(axis=1) @ replicas.T) / replicas.sum(axis=1)
+    share_of_networks = is_right.mean(axis=1)
+    by_replica = (share_of_networks @ replicas.T) / replicas.sum(axis=1)
+    own_by_replica, other_by_replica = by_replica
     return {
-        "own": _estimate(by_network[0], by_replica[0]),
-        "other": _estimate(by_network[1], by_replica[1]),
-        "loss": _estimate(by_network[0] - by_network[1], by_replica[0] - by_replica[1]),
+        "own": _estimate(own_by_network, own_by_replica),
+        "other": _estimate(other_by_network, other_by_replica),
+        "loss": _estimate(own_by_network - other_by_network, own_by_replica - other_by_replica),
     }
 
 
@@ -150,14 +155,30 @@ def _split_samples(
     split = _SplitSamples([], [], [])
     orders = [rng.permutation(len(events.features)) for events in tested]
     for events, other_events, order in zip(tested, others, orders, strict=True):
+        num_others = len(other_events.features)
         num_test = len(order) // 2
-        num_train = min(len(order) - num_test, len(other_events.features))
-        test_rows, train_rows = order[:num_test], order[num_test : num_test + num_train]
-        other_rows = rng.permutation(len(other_events.features))[:num_train]
+        num_train = min(len(order) - num_test, num_others)
+        test_rows = order[:num_test]
+        train_rows = order[num_test : num_test + num_train]
+        other_rows = rng.permutation(num_others)[:num_train]
         split.test.append(_select(events, test_rows))
         split.own_train.append(_select(events, train_rows))
         split.other_train.append(_select(other_events, other_rows))
     return split
+
+
+def _joined_classes(
+    classes: Sequence[WeightedEvents],
+) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Join the events of all classes: their features, their weights, and their labels.
+
+    Every class gets the total weight 1.
+    """
+    features = np.concatenate([events.features for events in classes])
+    weights = np.concatenate([events.weights / events.weights.sum() for events in classes])
+    num_events = [len(events.features) for events in classes]
+    labels = np.repeat(np.arange(len(classes)), num_events)
+    return features, weights, labels
 
 
 def _estimate(by_network: Floats, by_replica: Floats) -> Estimate:
@@ -166,7 +187,9 @@ def _estimate(by_network: Floats, by_replica: Floats) -> Estimate:
     It is the quadratic sum of the error of the mean over networks and the spread over replicas.
     """
     network_error = by_network.std(ddof=1) / np.sqrt(len(by_network))
-    return Estimate(float(by_network.mean()), float(np.hypot(network_error, by_replica.std())))
+    event_error = by_replica.std()
+    error = np.hypot(network_error, event_error)
+    return Estimate(float(by_network.mean()), float(error))
 
 
 def _select(events: WeightedEvents, rows: NDArray[np.int64]) -> WeightedEvents:
@@ -215,15 +238,21 @@ def plot_comparison(
     """
     figure, panels = new_grid(labels, panels=len(quantities), columns=_COLUMNS)
     for axes, (quantity, (sample, reference)) in zip(panels, quantities.items(), strict=True):
+        all_values = np.concatenate([sample[0], reference[0]])
         # A few extreme values do not stretch the axis.
-        low, high = np.quantile(np.concatenate([sample[0], reference[0]]), [0.001, 0.995])
-        edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
-        _draw_density(axes, edges, *reference, color=GREY, label=names[1], fill=True, alpha=0.35)
-        _draw_density(axes, edges, *sample, color=COLOURS[1], label=names[0])
+        low, high = np.quantile(all_values, [0.001, 0.995])
+        if high <= low:
+            high = low + 1
+        edges = np.linspace(low, high, _BINS + 1)
+        sample_name, reference_name = names
+        filled: dict[str, Any] = {"fill": True, "alpha": 0.35}
+        _draw_density(axes, edges, *reference, color=GREY, label=reference_name, **filled)
+        _draw_density(axes, edges, *sample, color=COLOURS[1], label=sample_name)
         # D is the largest difference of the two distribution functions.
         distance = cumulative_distance(*sample, *reference)
         axes.set_xlabel(f"{quantity}   (D = {distance:.3f})", fontsize="small")
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+        lower_end, _ = axes.get_ylim()
+        axes.set_ylim(bottom=min(0.0, lower_end))
         axes.tick_params(labelsize="small")
     legend_below(figure, panels[0])
     return figure
@@ -231,8 +260,11 @@ def plot_comparison(
 
 def _draw_density(axes: Any, edges: Floats, values: Floats, weights: Floats, **look: Any) -> None:
     """Draw the share of the weight in each bin; the outer bins hold what lies outside."""
-    counts, errors = weighted_histogram(np.clip(values, edges[0], edges[-1]), edges, weights)
-    density, errors = counts / counts.sum(), errors / counts.sum()
+    inside = np.clip(values, edges[0], edges[-1])
+    sums, errors = weighted_histogram(inside, edges, weights)
+    total = sums.sum()
+    density = sums / total
+    density_errors = errors / total
     axes.stairs(density, edges, **look)
     centres = (edges[1:] + edges[:-1]) / 2
-    axes.errorbar(centres, density, errors, fmt="none", ecolor=look["color"], elinewidth=1)
+    axes.errorbar(centres, density, density_errors, fmt="none", ecolor=look["color"], elinewidth=1)
