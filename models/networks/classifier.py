@@ -139,7 +139,9 @@ def nan_where_invalid(
         if num_particles is not None:
             row_zeros = _without_padding(row_zeros, num_particles[:, None, None])
         zeros.append(row_zeros.sum(dim=1))
-    return zeros[0] + zeros[1] if len(zeros) > 1 else zeros[0]
+    if len(zeros) > 1:
+        return zeros[0] + zeros[1]
+    return zeros[0]
 
 
 def _without_padding(rows: Tensor, counts: Tensor) -> Tensor:
@@ -154,7 +156,8 @@ def _without_padding(rows: Tensor, counts: Tensor) -> Tensor:
     rows = torch.cat([count_zeros, rows], dim=1)
     # Row 0 is that of the count, so particles have the rows 1 to count.
     row_numbers = torch.arange(rows.shape[1], device=rows.device)[:, None]
-    return rows.masked_fill(row_numbers > counts.clamp(min=0), 0.0)
+    is_padding = row_numbers > counts.clamp(min=0)
+    return rows.masked_fill(is_padding, 0.0)
 
 
 def dense(*widths: int) -> list[nn.Module]:

@@ -34,9 +34,11 @@ class DeepSetsClassifier(Classifier):
         self.takes_mean = settings.pooling is Pooling.MEAN
         """Whether the vectors of the particles are averaged; else they are summed."""
         self.scaling = Standardize(scalers["particles"])
-        self.of_particle = nn.Sequential(*dense(NUM_PARTICLE_FEATURES, *widths))
+        particle_layers = dense(NUM_PARTICLE_FEATURES, *widths)
+        event_layers = dense(widths[-1], *hidden)
+        self.of_particle = nn.Sequential(*particle_layers)
         """Layers on each particle alone."""
-        self.of_event = nn.Sequential(*dense(widths[-1], *hidden))
+        self.of_event = nn.Sequential(*event_layers)
         """Layers on the mean or sum over the particles."""
         self.output = nn.Linear(hidden[-1], num_classes)
 
@@ -46,7 +48,9 @@ class DeepSetsClassifier(Classifier):
         counts = is_valid.to(rows.dtype)
         # A mean divides by the number of particles; a sum by a constant, which keeps it near 1.
         divisor = counts.sum(dim=1, keepdim=True) if self.takes_mean else MAX_PARTICLES
+        row_factors = (counts / divisor)[:, None]
+        vectors = self.of_particle(rows)
         # A matrix product sums the vectors of the valid rows, each times 1 / divisor.
-        pooled = torch.bmm((counts / divisor)[:, None], self.of_particle(rows))[:, 0]
+        pooled = torch.bmm(row_factors, vectors)[:, 0]
         logits: Tensor = self.output(self.of_event(pooled))
         return logits

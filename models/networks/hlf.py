@@ -25,7 +25,9 @@ class HlfClassifier(Classifier):
         super().__init__(settings, scalers, num_classes)
         self.scaling = Standardize(scalers["hlf"])
         widths = len(hlf_names()), *settings.hidden
-        self.layers = nn.Sequential(*dense(*widths), nn.Linear(widths[-1], num_classes))
+        hidden_layers = dense(*widths)
+        output = nn.Linear(widths[-1], num_classes)
+        self.layers = nn.Sequential(*hidden_layers, output)
 
     def forward(self, hlf: Tensor) -> Tensor:
         """Compute logits of raw high-level features."""

@@ -35,15 +35,16 @@ class InclusiveClassifier(Classifier):
         self.encoder = ParticleEncoder(settings, scalers["particles"])
         self.frame = frame_layer(settings.frame, "hlf")
         self.scaling = Standardize(scalers["hlf"])
-        self.layers = nn.Sequential(
-            *dense(settings.gru_width + len(hlf_names()), width), nn.Linear(width, num_classes)
-        )
+        joined_width = settings.gru_width + len(hlf_names())
+        hidden_layers = dense(joined_width, width)
+        output = nn.Linear(width, num_classes)
+        self.layers = nn.Sequential(*hidden_layers, output)
 
     def forward(self, hlf: Tensor, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Compute logits of raw high-level features and raw particles."""
-        joined = torch.cat(
-            [self.encoder(particles, num_particles), self.scaling(self.frame(hlf))], dim=1
-        )
+        state = self.encoder(particles, num_particles)
+        features = self.scaling(self.frame(hlf))
+        joined = torch.cat([state, features], dim=1)
         logits: Tensor = self.layers(joined)
         return logits
 

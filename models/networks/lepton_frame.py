@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -51,12 +50,13 @@ def rotated_columns(name: str) -> RotatedColumns:
         >>> rotated_columns("hlf").azimuths
         array([2, 8])
     """
-    names = INPUT_COLUMNS[name].names
+    table = INPUT_COLUMNS[name]
     # The table says for each column how it changes if an event rotates.
-    rotations = [feature.rotation for feature in INPUT_COLUMNS[name].features]
+    rotations = [feature.rotation for feature in table.features]
 
     def columns_with(rotation: RotationBehaviour) -> NDArray[np.int64]:
-        return np.flatnonzero([behaviour is rotation for behaviour in rotations])
+        has_rotation = [behaviour is rotation for behaviour in rotations]
+        return np.flatnonzero(has_rotation)
 
     azimuth, eta = _LEPTON[name]
     return RotatedColumns(
@@ -64,8 +64,8 @@ def rotated_columns(name: str) -> RotatedColumns:
         xs=columns_with(RotationBehaviour.X),
         ys=columns_with(RotationBehaviour.Y),
         beams=columns_with(RotationBehaviour.BEAM),
-        azimuth=names.index(azimuth),
-        eta=names.index(eta),
+        azimuth=table.names.index(azimuth),
+        eta=table.names.index(eta),
     )
 
 
@@ -81,7 +81,8 @@ class LeptonFrame(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.columns = rotated_columns(name)
-        self._runs = runs_of([feature.rotation for feature in INPUT_COLUMNS[name].features])
+        rotations = [feature.rotation for feature in INPUT_COLUMNS[name].features]
+        self._runs = runs_of(rotations)
         """Neighbouring columns of the same behaviour under rotation: behaviour, first column,
         end."""
 
@@ -91,8 +92,9 @@ class LeptonFrame(nn.Module):
         The first row is that of the lepton, for particles and for high-level features.
         """
         lepton = rows[:, :1] if rows.dim() == 3 else rows
-        azimuth = lepton[..., self.columns.azimuth : self.columns.azimuth + 1]
-        eta = lepton[..., self.columns.eta : self.columns.eta + 1]
+        azimuth_column, eta_column = self.columns.azimuth, self.columns.eta
+        azimuth = lepton[..., azimuth_column : azimuth_column + 1]
+        eta = lepton[..., eta_column : eta_column + 1]
         cos, sin = azimuth.cos(), azimuth.sin()
         # It is -1 if the lepton has a negative eta, else 1.
         beam_sign = 1.0 - 2.0 * _step(-eta)
@@ -122,15 +124,22 @@ def runs_of(values: Sequence[_T]) -> list[tuple[_T, int, int]]:
         >>> runs_of("aab")
         [('a', 0, 2), ('b', 2, 3)]
     """
-    changes = [index for index in range(1, len(values)) if values[index] != values[index - 1]]
-    borders = [0, *changes, len(values)]
-    return [(values[start], start, stop) for start, stop in pairwise(borders) if start < stop]
+    runs: list[tuple[_T, int, int]] = []
+    start = 0
+    for stop in range(1, len(values) + 1):
+        is_end = stop == len(values)
+        if is_end or values[stop] != values[start]:
+            runs.append((values[start], start, stop))
+            start = stop
+    return runs
 
 
 def _wrap(angles: Tensor) -> Tensor:
     """Bring differences of two azimuths into -pi to pi."""
     # A difference above pi has one turn too many, one below -pi one too few.
-    num_turns = _step(angles - math.pi) - _step(-angles - math.pi)
+    too_many = _step(angles - math.pi)
+    too_few = _step(-angles - math.pi)
+    num_turns = too_many - too_few
     return angles - 2.0 * math.pi * num_turns
 
 
@@ -139,7 +148,8 @@ def _step(values: Tensor) -> Tensor:
 
     Within single precision of 0 the result may lie between.
     """
-    return 1.0 - torch.relu(1.0 - torch.relu(values * _STEEP))
+    rising = torch.relu(values * _STEEP)
+    return 1.0 - torch.relu(1.0 - rising)
 
 
 def frame_layer(frame: Frame, name: str) -> nn.Module:

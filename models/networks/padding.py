@@ -40,15 +40,17 @@ def scaled_rows(
                 [0., 0., 0.]]), tensor([[ True,  True, False],
                 [ True, False, False]]))
     """
-    row_numbers = torch.arange(particles.shape[1] + 1, device=particles.device)
+    possible_counts = torch.arange(particles.shape[1] + 1, device=particles.device)
+    not_negative = num_particles.clamp(min=0)
     # Taking entry n of 0, 1, ..., L gives n itself; only `gather` checks that none is too large.
-    counts = row_numbers.gather(0, num_particles.clamp(min=0))[:, None]
-    row_numbers = row_numbers[:-1]
+    counts = possible_counts.gather(0, not_negative)[:, None]
+    row_numbers = possible_counts[:-1]
     is_padding = row_numbers >= counts
     # Whatever padding holds, it is 0 after the scaling.
     rows = scaling(particles).masked_fill(is_padding[..., None], 0.0)
     # The clamp lets the first row of an event without particles count.
-    return rows, row_numbers < counts.clamp(min=1)
+    is_counted = row_numbers < counts.clamp(min=1)
+    return rows, is_counted
 
 
 def pad_to_one(column: Tensor) -> Tensor:
@@ -85,13 +87,17 @@ class _PadToOne(torch.autograd.Function):
         The widths of the padding are max(shape, least shape) - shape.
         """
         # At least one event and one row are needed; the axis of features needs no padding.
-        least_shape = torch.tensor([1, 1, 0] if column.type().dim() > 1 else [1])
+        least_lengths = [1, 1, 0] if column.type().dim() > 1 else [1]
+        least_shape = torch.tensor(least_lengths)
         shape = graph.op("Shape", column)
-        padded_shape = graph.op("Max", shape, graph.op("Constant", value_t=least_shape))
+        least = graph.op("Constant", value_t=least_shape)
+        padded_shape = graph.op("Max", shape, least)
         missing = graph.op("Sub", padded_shape, shape)
         no_padding = graph.op("Constant", value_t=torch.zeros_like(least_shape))
         # ONNX takes the widths before all axes, then those behind them.
         widths = graph.op("Concat", no_padding, missing, axis_i=0)
         padded = graph.op("Pad", column, widths)
         # All lengths of the result are unknown.
-        return padded.setType(column.type().with_sizes([None] * len(least_shape)))
+        unknown_lengths = [None] * len(least_lengths)
+        padded_type = column.type().with_sizes(unknown_lengths)
+        return padded.setType(padded_type)

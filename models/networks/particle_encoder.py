@@ -40,7 +40,8 @@ class ParticleEncoder(nn.Module):
         """
         num_events = particles.shape[0]
         # An exported network may get no events or no rows.
-        particles, num_particles = pad_to_one(particles), pad_to_one(num_particles)
+        particles = pad_to_one(particles)
+        num_particles = pad_to_one(num_particles)
         row_numbers = torch.arange(particles.shape[1], device=particles.device)
         is_padding = row_numbers >= num_particles[:, None]
         particles = self.frame(particles)
@@ -55,7 +56,8 @@ class ParticleEncoder(nn.Module):
         # that is too short would go unnoticed.
         index = last_row[:, None, None].expand(-1, 1, states.shape[2])
         # The slice removes the event that padding may have added.
-        last_states: Tensor = states.gather(1, index)[:num_events, 0]
+        states_of_last_rows = states.gather(1, index)
+        last_states: Tensor = states_of_last_rows[:num_events, 0]
         return last_states
 
 
@@ -67,10 +69,13 @@ def _reversed(particles: Tensor, num_particles: Tensor) -> Tensor:
     num_events, length = particles.shape[:2]
     row_numbers = torch.arange(length, device=particles.device)
     # Row i of the result is row n - 1 - i of n valid ones; padding repeats row 0.
-    rows = (num_particles[:, None] - 1 - row_numbers).clamp(min=0)
+    mirrored = num_particles[:, None] - 1 - row_numbers
+    rows = mirrored.clamp(min=0)
     # The rows of all events are in one list, so each event has an index at which its rows begin.
-    first_rows = torch.arange(num_events, device=particles.device)[:, None] * length
-    return particles.flatten(0, 1)[rows + first_rows]
+    events = torch.arange(num_events, device=particles.device)
+    first_rows = events[:, None] * length
+    all_rows = particles.flatten(0, 1)
+    return all_rows[rows + first_rows]
 
 
 def remember_long(gru: nn.GRU, longest: int) -> None:
@@ -89,5 +94,7 @@ def remember_long(gru: nn.GRU, longest: int) -> None:
     update_gate = slice(width, 2 * width)
     with torch.no_grad():
         # torch adds two biases; one is drawn, the other is 0.
-        gru.get_parameter("bias_ih_l0")[update_gate].uniform_(0.0, math.log(longest))
-        gru.get_parameter("bias_hh_l0")[update_gate].zero_()
+        input_bias = gru.get_parameter("bias_ih_l0")
+        state_bias = gru.get_parameter("bias_hh_l0")
+        input_bias[update_gate].uniform_(0.0, math.log(longest))
+        state_bias[update_gate].zero_()

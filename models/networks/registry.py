@@ -65,10 +65,11 @@ def settings_from_json(saved: Mapping[str, Any]) -> NetworkSettings:
             without a key need not be the default of this code.
     """
     settings = settings_of(saved)
-    if missing := settings.to_json().keys() - saved.keys():
+    missing = settings.to_json().keys() - saved.keys()
+    if missing:
+        missing_names = ", ".join(sorted(missing))
         raise ValueError(
-            f"the settings of {settings.name} lack {', '.join(sorted(missing))}: "
-            "other code wrote them"
+            f"the settings of {settings.name} lack {missing_names}: other code wrote them"
         )
     return settings
 
@@ -124,12 +125,15 @@ def _section_of_networks(names: tuple[str, ...]) -> type[NetworksSettings]:
 
     Every setting has its default. The description of `names` lists the networks.
     """
-    summaries = " ".join(f"`{name}`: {NETWORKS[name].summary()}" for name in names)
-    names_field = Field(
-        default=["hlf"], min_length=1, description=f"Networks to train. {summaries}"
-    )
-    # Each network is a field, with its settings class as type and the defaults as value.
-    sections: dict[str, Any] = {name: (NETWORKS[name], NETWORKS[name]()) for name in names}
+    summaries = []
+    sections: dict[str, Any] = {}
+    for name in names:
+        settings_class = NETWORKS[name]
+        summaries.append(f"`{name}`: {settings_class.summary()}")
+        # Each network is a field, with its settings class as type and the defaults as value.
+        sections[name] = (settings_class, settings_class())
+    description = f"Networks to train. {' '.join(summaries)}"
+    names_field = Field(default=["hlf"], min_length=1, description=description)
     return create_model(
         NetworksSettings.__name__,
         __base__=NetworksSettings,

@@ -25,7 +25,8 @@ class Scaler(NamedTuple):
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
         """Read the scaler of a column of `scaler.json` (`features.scaling.scaler_json`)."""
-        return cls(**{name: fields[name] for name in cls._fields if name in fields})
+        parameters = {name: fields[name] for name in cls._fields if name in fields}
+        return cls(**parameters)
 
 
 class Standardize(nn.Module):
@@ -54,15 +55,18 @@ class Standardize(nn.Module):
         self.register_buffer("mean", mean.to(dtype))
         self.register_buffer("inverse_std", (1.0 / std).to(dtype))
         # Not among the weights on disk: the specification of the network has them.
-        unit = torch.tensor([size if size > 0 else 1.0 for size in scaler.log_above])
+        units = [size if size > 0 else 1.0 for size in scaler.log_above]
         is_logarithmic = torch.tensor([size > 0 for size in scaler.log_above])
-        self.register_buffer("unit", unit, persistent=False)
+        self.register_buffer("unit", torch.tensor(units), persistent=False)
         self.register_buffer("is_logarithmic", is_logarithmic, persistent=False)
 
     def forward(self, columns: Tensor) -> Tensor:
         """Scale (..., num_columns) raw features."""
         if self.has_units:
             # asinh is linear near 0 and logarithmic far from it, with the sign of its argument.
-            columns = torch.where(self.is_logarithmic, torch.asinh(columns / self.unit), columns)
+            logarithms = torch.asinh(columns / self.unit)
+            columns = torch.where(self.is_logarithmic, logarithms, columns)
         scaled = (columns - self.mean) * self.inverse_std
-        return scaled if self.limit is None else scaled.clamp(-self.limit, self.limit)
+        if self.limit is None:
+            return scaled
+        return scaled.clamp(-self.limit, self.limit)

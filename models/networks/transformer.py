@@ -54,20 +54,26 @@ class AttentionBlock(nn.Module):
             The new queries, (B, N, width). The mask `is_seen` (B, 1, 1, M) is false for vectors
             that do not count.
         """
-        query = self._split_heads(self.query(self.norm_query(queries)))
+        head_queries = self._split_heads(self.query(self.norm_query(queries)))
         # One layer computes keys and values together.
-        keys, values = self.key_and_value(self.norm_seen(seen)).chunk(2, dim=2)
+        keys_and_values = self.key_and_value(self.norm_seen(seen))
+        keys, values = keys_and_values.chunk(2, dim=2)
+        head_keys = self._split_heads(keys)
+        head_values = self._split_heads(values)
         attended = scaled_dot_product_attention(
-            query, self._split_heads(keys), self._split_heads(values), attn_mask=is_seen
+            head_queries, head_keys, head_values, attn_mask=is_seen
         )
         # The heads are joined again, then mixed by a layer.
-        queries = queries + self.joined(attended.transpose(1, 2).flatten(2))
+        joined_heads = attended.transpose(1, 2).flatten(2)
+        queries = queries + self.joined(joined_heads)
         output: Tensor = queries + self.dense(self.norm_dense(queries))
         return output
 
     def _split_heads(self, vectors: Tensor) -> Tensor:
         """Reshape (B, N, width) to (B, heads, N, width / heads): each head attends alone."""
-        return vectors.view(*vectors.shape[:2], self.heads, self.head_width).transpose(1, 2)
+        num_events, num_vectors = vectors.shape[:2]
+        by_head = vectors.view(num_events, num_vectors, self.heads, self.head_width)
+        return by_head.transpose(1, 2)
 
 
 class InducedBlock(nn.Module):
@@ -88,7 +94,8 @@ class InducedBlock(nn.Module):
         `is_seen` (B, 1, 1, L) masks padding.
         """
         # All events begin with the same learnt points.
-        points = self.points.expand(particles.shape[0], -1, -1)
+        num_events = particles.shape[0]
+        points = self.points.expand(num_events, -1, -1)
         collected = self.collect(points, particles, is_seen)
         spread: Tensor = self.spread(particles, collected)
         return spread
@@ -111,9 +118,9 @@ class TransformerClassifier(Classifier):
         self.embedding = nn.Sequential(
             nn.Linear(NUM_PARTICLE_FEATURES, width), nn.ReLU(), nn.Linear(width, width)
         )
-        self.blocks = nn.ModuleList(
-            InducedBlock(width, heads, settings.points) for _ in range(settings.blocks)
-        )
+        self.blocks = nn.ModuleList()
+        for _ in range(settings.blocks):
+            self.blocks.append(InducedBlock(width, heads, settings.points))
         self.token = learnt(1, width)
         """(1, 1, width) learnt vector that collects all particles."""
         self.pool = AttentionBlock(width, heads)
@@ -123,7 +130,8 @@ class TransformerClassifier(Classifier):
         """Compute logits of raw particles; `num_particles` rows of each event are valid."""
         num_events = particles.shape[0]
         # An exported network may get no events or no rows.
-        particles, num_particles = pad_to_one(particles), pad_to_one(num_particles)
+        particles = pad_to_one(particles)
+        num_particles = pad_to_one(num_particles)
         rows, is_valid = scaled_rows(self.scaling, self.frame(particles), num_particles)
         # The two further axes are those of heads and queries, which share the mask.
         is_seen = is_valid[:, None, None]
