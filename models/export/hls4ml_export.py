@@ -83,16 +83,25 @@ def export_firmware(
     comparisons: list[dict[str, float]] = []
     for width in bits:
         logits = _simulate(layers, ranges, scaled.numpy(), folder / f"{width}-bits", width)
-        probabilities = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
-        is_same = probabilities.argmax(axis=1) == expected.argmax(axis=1)
-        comparison = {
-            "bits": width,
-            "largest_difference": float(np.abs(probabilities - expected).max()),
-            "same_class": float(is_same.mean()),
-        }
+        comparison = _compared_with_network(logits, expected)
         # The estimate adds latency and size of the circuit.
-        comparisons.append(comparison | _estimate(layers, ranges, width))
+        estimate = _estimate(layers, ranges, width)
+        comparisons.append({"bits": width} | comparison | estimate)
     return comparisons
+
+
+def _compared_with_network(logits: Floats, expected: Floats) -> dict[str, float]:
+    """Compare the logits of a firmware with the probabilities of the network.
+
+    Both are (num_events, num_classes).
+    """
+    probabilities = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
+    differences = np.abs(probabilities - expected)
+    is_same = probabilities.argmax(axis=1) == expected.argmax(axis=1)
+    return {
+        "largest_difference": float(differences.max()),
+        "same_class": float(is_same.mean()),
+    }
 
 
 class _Scaling(nn.Module):
@@ -118,7 +127,10 @@ def _largest_numbers(layers: nn.Sequential, scaled: Tensor) -> list[dict[str, fl
     for layer in layers:
         scaled = layer(scaled)
         tensors = {"result": scaled, **dict(layer.named_parameters())}
-        largest.append({name: float(tensor.abs().max()) for name, tensor in tensors.items()})
+        largest_of_layer = {}
+        for name, tensor in tensors.items():
+            largest_of_layer[name] = float(tensor.abs().max())
+        largest.append(largest_of_layer)
     return largest
 
 
@@ -138,8 +150,10 @@ class _FixedPoint(NamedTuple):
         """Choose the format of some bits in which the largest number just fits."""
         if largest <= 0:
             return cls(bits, 1)
+        exponent = math.floor(math.log2(largest))
         # A size below 2^n needs n bits before the point, and one for the sign.
-        return cls(bits, max(1, math.floor(math.log2(largest)) + 2))
+        integer_bits = max(1, exponent + 2)
+        return cls(bits, integer_bits)
 
     @property
     def fraction_bits(self) -> int:
@@ -179,17 +193,17 @@ def _estimate(
     ones = np.ones(num_inputs, dtype=np.int64)
     numbers = _FixedPoint.holding(ranges[0]["result"], width)
     # da4ml counts the bit of the sign apart: so there is one integer bit less.
-    inputs = FixedVariableArray.from_kif(
-        ones, ones * (numbers.integer_bits - 1), ones * numbers.fraction_bits
-    )
+    integer_bits = ones * (numbers.integer_bits - 1)
+    fraction_bits = ones * numbers.fraction_bits
+    inputs = FixedVariableArray.from_kif(ones, integer_bits, fraction_bits)
     values = inputs
     for layer, largest in zip(layers, ranges[1:], strict=True):
         if isinstance(layer, nn.Linear):
-            weight = layer.weight.detach().numpy()
-            bias = layer.bias.detach().numpy()
             weight_numbers = _FixedPoint.holding(largest["weight"], width)
             bias_numbers = _FixedPoint.holding(largest["bias"], width)
-            values = values @ weight_numbers.round(weight).T + bias_numbers.round(bias)
+            weight = weight_numbers.round(layer.weight.detach().numpy())
+            bias = bias_numbers.round(layer.bias.detach().numpy())
+            values = values @ weight.T + bias
         else:
             values = values.relu()
         numbers = _FixedPoint.holding(largest["result"], width)
@@ -202,7 +216,8 @@ def _estimate(
         )
     # The circuit holds all additions from the inputs to the logits.
     circuit = comb_trace(inputs, values)
-    num_clocks = math.ceil(max(circuit.latency) / _ADDITIONS_PER_CLOCK)
+    num_additions = max(circuit.latency)
+    num_clocks = math.ceil(num_additions / _ADDITIONS_PER_CLOCK)
     return {"latency_ns": num_clocks * _CLOCK, "lookup_tables": math.ceil(circuit.cost)}
 
 
@@ -216,20 +231,23 @@ def _simulate(
     """
     import hls4ml  # noqa: PLC0415 - an optional package
 
+    input_shape = (scaled.shape[1],)
+    default_precision = _FixedPoint.holding(1.0, width).hls4ml_type
     # hls4ml prints about each layer.
     with contextlib.redirect_stdout(io.StringIO()):
         options = hls4ml.utils.config_from_pytorch_model(
             layers,
-            (scaled.shape[1],),
+            input_shape,
             granularity="name",
             backend=BACKEND,
-            default_precision=_FixedPoint.holding(1.0, width).hls4ml_type,
+            default_precision=default_precision,
         )
         # There is one entry for the input and for each layer, in order; each number gets its own
         # format.
         for layer, largest in zip(options["LayerName"].values(), ranges, strict=True):
             for name, number in largest.items():
-                layer["Precision"][name] = _FixedPoint.holding(number, width).hls4ml_type
+                numbers = _FixedPoint.holding(number, width)
+                layer["Precision"][name] = numbers.hls4ml_type
         firmware: Any = hls4ml.converters.convert_from_pytorch_model(
             layers,
             hls_config=options,
@@ -243,7 +261,8 @@ def _simulate(
             raise FirmwareError(
                 f"the simulation in {folder} was not compiled ({cause}). Install g++."
             ) from cause
-    logits = np.asarray(firmware.predict(np.ascontiguousarray(scaled)), dtype=np.float32)
+    predicted = firmware.predict(np.ascontiguousarray(scaled))
+    logits = np.asarray(predicted, dtype=np.float32)
     # The compiled library only serves the simulation.
     for library in folder.glob("firmware/*.so"):
         library.unlink()

@@ -47,7 +47,8 @@ def measure_latency(
         calls: Number of measured calls.
         warm_up: Number of calls before, which are not measured.
     """
-    num_events = min(len(columns[exported.inputs[0]]), max(calls, warm_up))
+    num_available = len(columns[exported.inputs[0]])
+    num_events = min(num_available, max(calls, warm_up))
     events = [_feeds(exported, columns, np.array([event])) for event in range(num_events)]
     for call in range(warm_up):
         exported.run(events[call % num_events])
@@ -85,7 +86,9 @@ def measure_throughput(
     The events are repeated to fill the batch. The preparation of its arrays is not counted. The
     calls end after `seconds`.
     """
-    feeds = _feeds(exported, columns, np.arange(batch_size) % len(columns[exported.inputs[0]]))
+    num_events = len(columns[exported.inputs[0]])
+    rows = np.arange(batch_size) % num_events
+    feeds = _feeds(exported, columns, rows)
     # The first call is not measured.
     exported.run(feeds)
     calls = 0
@@ -101,4 +104,5 @@ def measure_throughput(
 
 def _feeds(exported: OnnxClassifier, columns: Columns, events: NDArray[np.int64]) -> Feeds:
     """Prepare the input arrays of some events, by their rows."""
-    return exported.prepare({name: columns[name][events] for name in exported.inputs})
+    inputs = {name: columns[name][events] for name in exported.inputs}
+    return exported.prepare(inputs)

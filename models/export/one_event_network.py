@@ -57,14 +57,18 @@ class PlainScaling(nn.Module):
         scaled = (columns - self.mean) * self.inverse_std
         if self.limit is None:
             return scaled
-        # With m the limit, the inner Relu cuts s at -m, the outer one at m.
-        return self.limit - torch.relu(2.0 * self.limit - torch.relu(scaled + self.limit))
+        # With m the limit, the first Relu cuts s at -m, the second one at m.
+        above_lower_limit = torch.relu(scaled + self.limit)
+        below_upper_limit = torch.relu(2.0 * self.limit - above_lower_limit)
+        return self.limit - below_upper_limit
 
 
 def _asinh(values: Tensor) -> Tensor:
     """Compute asinh by operators that small runtimes have."""
     # One of the two terms is 0, by the sign of the value.
-    return _asinh_of_size(torch.relu(values)) - _asinh_of_size(torch.relu(-values))
+    positive = _asinh_of_size(torch.relu(values))
+    negative = _asinh_of_size(torch.relu(-values))
+    return positive - negative
 
 
 def _asinh_of_size(size: Tensor) -> Tensor:
@@ -103,7 +107,8 @@ class HoldingEncoder(nn.Module):
         padding_weights[width : 2 * width] = _HOLD
         # The other weights are those of the trained GRU.
         state = encoder.gru.state_dict()
-        state["weight_ih_l0"] = torch.cat([state["weight_ih_l0"], padding_weights], dim=1)
+        trained_weights = state["weight_ih_l0"]
+        state["weight_ih_l0"] = torch.cat([trained_weights, padding_weights], dim=1)
         self.gru.load_state_dict(state)
         num_flags = _PARTICLE_TYPES.stop - _PARTICLE_TYPES.start
         self.register_buffer("flag_sum", torch.ones(num_flags, 1))
@@ -119,7 +124,8 @@ class HoldingEncoder(nn.Module):
         is_valid = particles[..., _PARTICLE_TYPES] @ self.flag_sum
         is_padding = 1.0 - is_valid
         # Scaling may have no value at 0, such as a logarithm: padding becomes rows of 1 instead.
-        scaled = self.scaling(self.frame(particles) + is_padding) * is_valid
+        filled = self.frame(particles) + is_padding
+        scaled = self.scaling(filled) * is_valid
         # The GRU reads the first row also of an event without particles, as the network does.
         holds = torch.cat([self.start[..., :1], is_padding[:, 1:]], dim=1)
         rows = torch.cat([scaled, holds], dim=2)
@@ -160,8 +166,12 @@ class OneEventNetwork(nn.Module):
             features.append(self.encoder(inputs["particles"]))
         if self.scaling is not None:
             features.append(self.scaling(self.frame(inputs["hlf"])))
-        joined = torch.cat(features, dim=1) if len(features) > 1 else features[0]
-        probabilities = torch.softmax(self.layers(joined), dim=1)
+        joined = features[0]
+        if len(features) > 1:
+            joined = torch.cat(features, dim=1)
+        logits = self.layers(joined)
+        probabilities = torch.softmax(logits, dim=1)
+        invalid = nan_where_invalid(**inputs)
         # A sum of one, since SOFIE would take a product and the addition after it for a linear
         # layer.
-        return probabilities + nan_where_invalid(**inputs).sum(dim=1, keepdim=True)
+        return probabilities + invalid.sum(dim=1, keepdim=True)

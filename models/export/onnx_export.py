@@ -63,21 +63,19 @@ def export_onnx(
     - `probability`, (batch, num_classes) float32: the output.
     """
     # Two events of three particles; no length is 1, since exporters treat 1 as a constant.
-    examples = {
+    all_examples = {
         "hlf": torch.zeros(2, len(hlf_names())),
         "particles": torch.zeros(2, 3, NUM_PARTICLE_FEATURES),
         "num_particles": torch.tensor([3, 2]),
     }
+    examples = {name: all_examples[name] for name in model.inputs}
     axes = {name: {0: "batch"} for name in (*model.inputs, OUTPUT)}
     if "particles" in axes:
         axes["particles"][1] = "num_rows"
-    write_onnx(
-        ProbabilityNetwork(single_precision(model)),
-        {name: examples[name] for name in model.inputs},
-        axes,
-        metadata(spec, {name: INPUT_COLUMNS[name].shape for name in model.inputs}, provenance),
-        path,
-    )
+    shapes = {name: INPUT_COLUMNS[name].shape for name in model.inputs}
+    properties = metadata(spec, shapes, provenance)
+    network = ProbabilityNetwork(single_precision(model))
+    write_onnx(network, examples, axes, properties, path)
 
 
 def export_one_event(
@@ -89,12 +87,14 @@ def export_one_event(
     caps on the particles of its training give `num_rows`. The rows behind the last particle are 0.
     The output `probability` is (1, num_classes).
     """
-    network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
+    network = OneEventNetwork(single_precision(model))
+    network.eval().requires_grad_(False)
     shapes = {name: INPUT_COLUMNS[name].shape for name in network.inputs}
     if "particles" in shapes:
         shapes["particles"] = (max_particles(spec.definitions), NUM_PARTICLE_FEATURES)
     examples = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
-    write_onnx(network, examples, {}, metadata(spec, shapes, provenance), path)
+    properties = metadata(spec, shapes, provenance)
+    write_onnx(network, examples, {}, properties, path)
 
 
 # ONNX has the operator asinh, but torch's older exporter does not know it.
@@ -142,7 +142,8 @@ def write_onnx(
         exported = onnx.load(temporary)
         onnx.helper.set_model_props(exported, properties)
         onnx.checker.check_model(exported, full_check=True)
-        temporary.write_bytes(seal_onnx(exported.SerializeToString()))
+        sealed = seal_onnx(exported.SerializeToString())
+        temporary.write_bytes(sealed)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
+from features.columns import MAX_PARTICLES
 from models.networks.classifier import Classifier
 from models.prediction import Predictor
 
@@ -51,7 +51,8 @@ def largest_difference(
         The difference; NaN if only one of two probabilities is NaN. Differences up to
         `PARITY_TOLERANCE` are rounding.
     """
-    rows = np.arange(min(len(columns[model.inputs[0]]), max(batch_sizes)))
+    num_events = min(len(columns[model.inputs[0]]), max(batch_sizes))
+    rows = np.arange(num_events)
     events = {name: columns[name][rows] for name in model.inputs}
     differences = []
     if "particles" in model.inputs:
@@ -62,9 +63,11 @@ def largest_difference(
     else:
         differences += [_difference(model, exported, events, size) for size in batch_sizes]
     if "hlf" in model.inputs:
-        differences.append(_difference(model, exported, _invalid_features(events), len(rows)))
+        invalid = _invalid_features(events)
+        differences.append(_difference(model, exported, invalid, num_events))
     if "particles" in model.inputs:
-        differences.append(_difference(model, exported, _invalid_particles(events), len(rows)))
+        invalid = _invalid_particles(events)
+        differences.append(_difference(model, exported, invalid, num_events))
     # An empty batch must not fail.
     differences.append(_difference(model, exported, events, 0))
     # numpy's maximum is NaN if one of the values is; Python's may not be.
@@ -73,12 +76,15 @@ def largest_difference(
 
 def _difference(model: Classifier, exported: Predictor, columns: Columns, batch_size: int) -> float:
     """Compute the largest difference of a probability in one batch; two NaN count as equal."""
+    num_events = len(columns[model.inputs[0]])
     # The modulo repeats the events until the batch is full.
-    rows = np.arange(batch_size) % len(columns[model.inputs[0]])
+    rows = np.arange(batch_size) % num_events
     batch = {name: values[rows] for name, values in columns.items()}
-    expected, computed = model.probabilities(batch), exported.probabilities(batch)
+    expected = model.probabilities(batch)
+    computed = exported.probabilities(batch)
     both_nan = np.isnan(expected) & np.isnan(computed)
-    return float(np.abs(expected - computed)[~both_nan].max(initial=0.0))
+    differences = np.abs(expected - computed)
+    return float(differences[~both_nan].max(initial=0.0))
 
 
 def _invalid_numbers(count: int) -> NDArray[np.float64]:
@@ -95,7 +101,8 @@ def _invalid_features(columns: Columns) -> dict[str, NDArray[Any]]:
     num_events, num_features = hlf.shape
     events = np.arange(num_events)
     # Event i gets its number in column i modulo the number of features.
-    hlf[events, events % num_features] = _invalid_numbers(num_events)
+    features = events % num_features
+    hlf[events, features] = _invalid_numbers(num_events)
     return {**columns, "hlf": hlf}
 
 
@@ -106,11 +113,13 @@ def _invalid_particles(columns: Columns) -> dict[str, NDArray[Any]]:
     """
     particles = np.array(columns["particles"], dtype=np.float32)
     counts = columns["num_particles"]
-    events = np.arange(len(particles))
+    num_events, num_rows, num_features = particles.shape
+    events = np.arange(num_events)
     # Steps of 7 vary the row from event to event; it is always that of a particle.
     rows = events * 7 % np.maximum(counts, 1)
-    particles[events, rows, events % NUM_PARTICLE_FEATURES] = _invalid_numbers(len(particles))
-    is_padding = np.arange(particles.shape[1]) >= counts[:, None]
+    features = events % num_features
+    particles[events, rows, features] = _invalid_numbers(num_events)
+    is_padding = np.arange(num_rows) >= counts[:, None]
     particles[is_padding] = np.nan
     return {**columns, "particles": particles}
 
@@ -122,8 +131,11 @@ def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:
     """
     particles = columns["particles"]
     num_events, num_rows, num_features = particles.shape
+    lengths = np.maximum(columns["num_particles"], 1)
     # The modulo repeats the particles of an event until there are enough.
-    rows = np.arange(count) % np.maximum(columns["num_particles"], 1)[:, None]
-    padded = np.zeros((num_events, max(count, num_rows), num_features), particles.dtype)
+    rows = np.arange(count) % lengths[:, None]
+    padded_rows = max(count, num_rows)
+    padded = np.zeros((num_events, padded_rows, num_features), particles.dtype)
     padded[:, :count] = np.take_along_axis(particles, rows[..., None], axis=1)
-    return {**columns, "particles": padded, "num_particles": np.full(num_events, count)}
+    counts = np.full(num_events, count)
+    return {**columns, "particles": padded, "num_particles": counts}

@@ -26,7 +26,8 @@ def triton_config(settings: NetworkSettings, classes: Sequence[str]) -> str:
     lines = ['backend: "onnxruntime"', f"max_batch_size: {_MOST_EVENTS}"]
     for name in settings.inputs:
         column = INPUT_COLUMNS[name]
-        data_type, dims = _TYPES[column.dtype], _dims(column.shape)
+        data_type = _TYPES[column.dtype]
+        dims = _dims(column.shape)
         lines.append(f'input {{ name: "{name}" data_type: {data_type} {dims} }}')
     # A parameter is text, so JSON inside of it is quoted once more.
     class_names = json.dumps(json.dumps(list(classes)))
@@ -49,5 +50,6 @@ def _dims(shape: Sequence[int]) -> str:
     # Triton needs one axis at least; `reshape` removes it before the network.
     if not shape:
         return "dims: [ 1 ] reshape { shape: [ ] }"
-    lengths = ["-1"] * (len(shape) - 1) + [str(shape[-1])]
+    *any_lengths, last_length = shape
+    lengths = ["-1"] * len(any_lengths) + [str(last_length)]
     return f"dims: [ {', '.join(lengths)} ]"
