@@ -160,10 +160,12 @@ def _check_finite(
     cause = "its features are finite, so the model is damaged. Train it again."
     if damaged:
         cause = f"its {' and '.join(damaged)} are not finite. Make the features again."
+    num_undefined = is_undefined.sum()
+    entry = events["entry"][first]
+    file_uuid = events["file_uuid"][first]
     raise ModelInputError(
-        f"{file}: the model gives {is_undefined.sum()} of {len(probabilities)} events no finite "
-        f"probabilities, the first is entry {events['entry'][first]} of the input file "
-        f"{events['file_uuid'][first]}: {cause}"
+        f"{file}: the model gives {num_undefined} of {len(probabilities)} events no finite "
+        f"probabilities, the first is entry {entry} of the input file {file_uuid}: {cause}"
     )
 
 

@@ -40,19 +40,20 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
     # One column for each class, named `probability_<class>`.
     names = probability_branches(classes)
     scores = _scores(predictions, len(names))
+    predicted = scores.argmax(axis=1)
     table = predictions.drop_columns(["probability"])
-    table = table.append_column("predicted", pa.array(scores.argmax(axis=1)))
+    table = table.append_column("predicted", pa.array(predicted))
     definitions = {"predicted": "label of the most probable class"}
-    for index, (name, class_name) in enumerate(zip(names, classes, strict=True)):
-        table = table.append_column(name, pa.array(np.ascontiguousarray(scores[:, index])))
+    for name, class_name, class_scores in zip(names, classes, scores.T, strict=True):
+        column = np.ascontiguousarray(class_scores)
+        table = table.append_column(name, pa.array(column))
         definitions[name] = f"probability of {class_name}, for classes in equal parts"
     columns = {
         name: {"unit": "1", "definition": definition} for name, definition in definitions.items()
     }
     metadata = {"classes": json.dumps(list(classes)), "columns": json.dumps(columns)}
-    pq.write_table(
-        table.replace_schema_metadata(metadata), path, compression="zstd", write_page_checksum=True
-    )
+    described = table.replace_schema_metadata(metadata)
+    pq.write_table(described, path, compression="zstd", write_page_checksum=True)
 
 
 def write_root(
@@ -93,7 +94,9 @@ def probability_branches(classes: Sequence[str]) -> list[str]:
     it is a `ModelError`.
     """
     names = [re.sub(r"[^0-9A-Za-z_]", "", class_name) for class_name in classes]
-    if not all(names) or len(set(names)) < len(names):
+    has_empty_name = "" in names
+    has_equal_names = len(set(names)) < len(names)
+    if has_empty_name or has_equal_names:
         raise ModelError(
             f"the classes {list(classes)} need different branch names in ROOT, which keep only "
             f"letters, digits and underscores: {names}. Rename the classes."
@@ -120,7 +123,8 @@ def _tree_columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str
     for name in _TEXTS:
         columns[name] = ak.Array(batch.column(name).to_pylist())
     # ROOT joins trees by numbers, so the UUID is also written as two of them.
-    columns |= zip(_UUID_HALVES, _uuid_halves(batch.column("file_uuid")), strict=True)
+    uuid_halves = _uuid_halves(batch.column("file_uuid"))
+    columns |= zip(_UUID_HALVES, uuid_halves, strict=True)
     for name, dtype in _number_types(batch.schema).items():
         columns[name] = batch.column(name).to_numpy().astype(dtype, copy=False)
     scores = _scores(batch, len(branches))
@@ -147,6 +151,8 @@ def _uuid_halves(texts: pa.StringArray) -> NDArray[np.uint64]:
     # Events of a file have the same UUID, so each different text is read once.
     encoded = texts.dictionary_encode()
     # A division by 2^64 splits the 128 bits.
-    halves = [divmod(UUID(text).int, 1 << 64) for text in encoded.dictionary.to_pylist()]
+    different_texts = encoded.dictionary.to_pylist()
+    halves = [divmod(UUID(text).int, 1 << 64) for text in different_texts]
     numbers = np.array(halves, dtype=np.uint64).reshape(-1, 2)
-    return np.asarray(numbers[encoded.indices.to_numpy()].T)
+    numbers_of_events = numbers[encoded.indices.to_numpy()]
+    return np.asarray(numbers_of_events.T)

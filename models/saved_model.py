@@ -178,10 +178,11 @@ def _spec_from_json(description: dict[str, Any]) -> ModelSpec:
     """Read the specification from `model.json`; its features must be those of this code."""
     settings = settings_from_json(description["settings"])
     check_inputs_match(description["inputs"], settings.inputs)
+    scalers = {name: Scaler(**fields) for name, fields in description["scalers"].items()}
     return ModelSpec(
         settings,
         description["classes"],
-        {name: Scaler(**scaler) for name, scaler in description["scalers"].items()},
+        scalers,
         description["definitions"],
         description.get("reading", {}),
         description.get("plugins", []),
