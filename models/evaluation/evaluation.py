@@ -35,6 +35,7 @@ from models.evaluation.measurements import measurable_events, measure, only_fini
 from models.evaluation.rates import unmeasured_rates
 from models.evaluation.scored_events import ScoredEvents, mixing_factors
 from models.evaluation.style import Save, saving_in_processes
+from models.evaluation.training_spread import spread_of_trainings
 from models.evaluation.variations import EventVariation, envelope, variations, with_weights
 from models.prediction import Candidate, column_array, inputs_of_rows, predict
 from models.prediction_files import write_parquet, write_root
@@ -123,9 +124,8 @@ def evaluate(
             # says so.
             measured, task, sentences = measurable_events(test, task)
             replicas = replicas or replicas_of(measured, task)
-            model = EvaluatedModel(
-                candidate, test, measured, *measure(measured, train, replicas, task)
-            )
+            measurements = measure(measured, train, replicas, task)
+            model = EvaluatedModel(candidate, test, measured, *measurements)
             # Every model lists them all, also the classes that an earlier model took out.
             unmeasured += [sentence for sentence in sentences if sentence not in unmeasured]
             model.numbers["num_events"] = len(test.labels)
@@ -163,8 +163,9 @@ def _num_predictions(
     """
     label_columns = [read_parquet(file, ["label"])["label"].to_numpy() for file in test_files]
     labels = np.concatenate(label_columns)
+    num_available = sum(num_rows(file) for file in train_files)
     # Only the main training of each model predicts training events.
-    num_train = min(train_events, sum(num_rows(file) for file in train_files))
+    num_train = min(train_events, num_available)
     total = 0
     for candidate in candidates:
         num_trainings = 1 + len(candidate.further)
@@ -225,10 +226,9 @@ def _variations(
     """
     test = model.test
     thresholds = [point["threshold"] for point in model.numbers["working_points"]]
+    nominal_weights = predictions["weight"].to_numpy()
     # These factors mix the samples of a class by their rates, as in the nominal weights.
-    factors = mixing_factors(
-        test.labels, test.samples, predictions["weight"].to_numpy(), task.sample_rates
-    )
+    factors = mixing_factors(test.labels, test.samples, nominal_weights, task.sample_rates)
     reweighted = {}
     for column in predictions.column_names:
         if column.startswith(OTHER_WEIGHTS):
@@ -241,10 +241,11 @@ def _variations(
     if tuple(model.candidate.model.inputs) == ("hlf",):
         for name, hlf in shifted.items():
             rescored[name] = _with_shifted_inputs(model, hlf, files)
-    numbers: dict[str, Any] = {"weights": variations(test, reweighted, task, thresholds)}
+    weight_shifts = variations(test, reweighted, task, thresholds)
+    numbers: dict[str, Any] = {"weights": weight_shifts}
     # The envelope is the largest shift of several weights; of a single weight it says nothing new.
     if len(reweighted) > 1:
-        numbers["weights_envelope"] = envelope(list(numbers["weights"].values()))
+        numbers["weights_envelope"] = envelope(list(weight_shifts.values()))
     numbers["systematics"] = variations(test, rescored, task, thresholds)
     return numbers
 
@@ -259,8 +260,8 @@ def _with_shifted_inputs(
     """
     is_selected = ~np.isnan(hlf[:, 0])
     inputs = np.where(is_selected[:, None], hlf, model.test.hlf)
-    table = predict(model.candidate.model, files, instead={"hlf": inputs})
-    probabilities = column_array(table, "probability").astype(np.float64)
+    predictions = predict(model.candidate.model, files, instead={"hlf": inputs})
+    probabilities = column_array(predictions, "probability").astype(np.float64)
     return EventVariation(model.test.weights, probabilities, is_selected)
 
 
@@ -298,15 +299,18 @@ def _importance(
     predictor, labels = model.candidate.model, model.test.labels
     # Permuted inputs are predicted many times, so only some events of each measurable class take
     # part.
-    rows = sampled_events(predictor.inputs, labels)
-    rows = rows[np.isin(labels[rows], task.measured_labels)]
+    sampled_rows = sampled_events(predictor.inputs, labels)
+    is_measured = np.isin(labels[sampled_rows], task.measured_labels)
+    rows = sampled_rows[is_measured]
     if not len(rows):
         return {}
+    columns = inputs_of_rows(predictor, files, rows)
+    events = model.test.select(rows)
     try:
         losses = importance(
             predictor,
-            inputs_of_rows(predictor, files, rows),
-            model.test.select(rows),
+            columns,
+            events,
             signal=task.signal_labels,
             seed=task.seed,
             classes=task.classes,
@@ -339,34 +343,9 @@ def _trainings(
         events, _, _ = measurable_events(task.scored(predictions), task)
         # Only the values count: the fewest replicas that give errors at all.
         replicas: Replicas = replicas_of(events, task, num=2)
-        trainings.append(measure(events, None, replicas, task).numbers)
-
-    points = []
-    for index, point in enumerate(model.numbers["working_points"]):
-        shares = [run["working_points"][index]["all_backgrounds"] for run in trainings]
-        points.append({"wanted": point["wanted"], **_spread(shares)})
-    return {
-        "trainings": {
-            "count": len(trainings),
-            "accuracy": _spread([run["accuracy"] for run in trainings]),
-            "auc": _spread_by_name([run["auc"] for run in trainings]),
-            "auc_against": _spread_by_name([run["auc_against"] for run in trainings]),
-            "working_points": points,
-        }
-    }
-
-
-def _spread_by_name(
-    trainings: Sequence[Mapping[str, Mapping[str, float]]],
-) -> dict[str, dict[str, float]]:
-    """Return mean and spread of each value that all trainings have under the same name."""
-    return {name: _spread([numbers[name] for numbers in trainings]) for name in trainings[0]}
-
-
-def _spread(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return mean and sample standard deviation of some measured values."""
-    values = np.array([number["value"] for number in numbers])
-    return {"mean": float(values.mean()), "spread": float(values.std(ddof=1))}
+        measurements = measure(events, None, replicas, task)
+        trainings.append(measurements.numbers)
+    return {"trainings": spread_of_trainings(trainings)}
 
 
 def _add_data(
@@ -381,12 +360,13 @@ def _add_data(
     An event that the score of any model blinds is hidden from the histograms of all other models
     too.
     """
-    scores = {
-        model.name: ScoreAxis.for_events(model.measured, data[model.name], task) for model in models
-    }
+    scores = {}
+    for model in models:
+        scores[model.name] = ScoreAxis.for_events(model.measured, data[model.name], task)
     for model in models:
         # The model's own score blinds inside `overlays`; these are the scores of all other models.
         blinding_axes = [score for name, score in scores.items() if name != model.name]
         drawn, numbers = overlays(model.measured, data[model.name], task, blinding_axes)
         model.numbers["data"] = numbers
-        plot_data(model, drawn, task, out_dir / model.name / "plots", save)
+        plots_folder = out_dir / model.name / "plots"
+        plot_data(model, drawn, task, plots_folder, save)

@@ -116,11 +116,11 @@ class EvaluationTask(NamedTuple):
         """The rates of the samples of the classes that numbers count."""
         if self.rates is None:
             return None
-        of_samples = {
-            name: rate
-            for name, rate in self.rates.of_samples.items()
-            if self.rates.labels[name] not in self.unmeasured
-        }
+        of_samples = {}
+        for name, rate in self.rates.of_samples.items():
+            label = self.rates.labels[name]
+            if label not in self.unmeasured:
+                of_samples[name] = rate
         return self.rates._replace(of_samples=of_samples)
 
     @property
@@ -169,11 +169,14 @@ def mixture_of(classes: Sequence[str], labels: Sequence[int], rates: Rates | Non
     class_rates = np.zeros(len(labels))
     if rates is not None:
         class_rates = np.array([rates.of_class(label) for label in labels])
-    if class_rates.sum() <= 0:
+    total_rate = class_rates.sum()
+    if total_rate <= 0:
         names = " and ".join(classes[label] for label in labels)
-        return Mixture(dict.fromkeys(labels, 1 / len(labels)), f"{names} in equal parts")
-    fractions = dict(zip(labels, (class_rates / class_rates.sum()).tolist(), strict=True))
-    percentages = [
-        f"{100 * fraction:.3g} % {classes[label]}" for label, fraction in fractions.items()
-    ]
+        equal_fractions = dict.fromkeys(labels, 1 / len(labels))
+        return Mixture(equal_fractions, f"{names} in equal parts")
+    class_fractions = (class_rates / total_rate).tolist()
+    percentages = []
+    for label, fraction in zip(labels, class_fractions, strict=True):
+        percentages.append(f"{100 * fraction:.3g} % {classes[label]}")
+    fractions = dict(zip(labels, class_fractions, strict=True))
     return Mixture(fractions, f"{', '.join(percentages)}, by rate")

@@ -51,7 +51,10 @@ def sampled_events(inputs: Sequence[str], labels: Labels) -> NDArray[np.int64]:
     if not permutations_of(inputs):
         return np.array([], dtype=np.int64)
     most = _MOST_WITH_PARTICLES if "particles" in inputs else _MOST_EVENTS
-    rows_by_class = [np.flatnonzero(labels == label)[:most] for label in np.unique(labels)]
+    rows_by_class = []
+    for label in np.unique(labels):
+        rows_of_class = np.flatnonzero(labels == label)
+        rows_by_class.append(rows_of_class[:most])
     return np.sort(np.concatenate(rows_by_class))
 
 
@@ -121,14 +124,19 @@ def importance(
         """
         scores = []
         for first in range(0, num_events, batch_size):
-            rows = np.arange(first, min(first + batch_size, num_events))
-            permuted = permutation(_select(columns, rows), _select(columns, donors[rows]))
+            end = min(first + batch_size, num_events)
+            rows = np.arange(first, end)
+            batch = _select(columns, rows)
+            batch_donors = _select(columns, donors[rows])
+            permuted = permutation(batch, batch_donors)
             # The score is the probability of the signal, summed over its classes.
             probabilities = model.probabilities(permuted)[:, list(signal)]
-            scores.append(probabilities.astype(np.float64).sum(axis=1))
+            batch_scores = probabilities.astype(np.float64).sum(axis=1)
+            scores.append(batch_scores)
             if on_events:
                 on_events(len(rows))
-        score = ReplicatedScore(replicas, np.concatenate(scores), signal_fractions, np.array([]))
+        no_efficiencies = np.array([])
+        score = ReplicatedScore(replicas, np.concatenate(scores), signal_fractions, no_efficiencies)
         return score.area(background_fractions)
 
     # Each event is its own donor, and nothing is permuted.
@@ -154,14 +162,13 @@ def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
     each type of particle, and one for all high-level features together if it takes these too. Other
     models have none.
     """
-    if tuple(inputs) == ("hlf",):
-        return {
-            name: partial(_permute_features, features=[index])
-            for index, name in enumerate(hlf_names())
-        }
-    if "particles" not in inputs:
-        return {}
     permutations: dict[str, Permutation] = {}
+    if tuple(inputs) == ("hlf",):
+        for index, name in enumerate(hlf_names()):
+            permutations[name] = partial(_permute_features, features=[index])
+        return permutations
+    if "particles" not in inputs:
+        return permutations
     for name, flags in _PARTICLE_TYPES.items():
         # A particle is of the type if one of these features is 1.
         flag_columns = [PARTICLE_FEATURE_NAMES.index(flag) for flag in flags]
@@ -207,8 +214,9 @@ def _permute_particles(events: Columns, donors: Columns, *, flag_columns: Sequen
     particles = np.concatenate([events["particles"], donors["particles"]], axis=1)
     # Number of particles that each new list keeps.
     counts = np.isfinite(positions).sum(axis=1)
+    longest = counts.max(initial=0)
     # A stable order keeps the event's particle first if positions are equal.
-    order = np.argsort(positions, axis=1, kind="stable")[:, : counts.max(initial=0)]
+    order = np.argsort(positions, axis=1, kind="stable")[:, :longest]
     particles = np.take_along_axis(particles, order[..., None], axis=1)
     # Rows behind the last particle still hold particles that are not kept.
     is_padding = np.arange(particles.shape[1]) >= counts[:, None]
@@ -219,7 +227,8 @@ def _permute_particles(events: Columns, donors: Columns, *, flag_columns: Sequen
 
 def _has_flag(columns: Columns, flag_columns: Sequence[int]) -> NDArray[np.bool_]:
     """Whether a particle has one of some type flags, (num_events, num_rows)."""
-    return np.asarray(columns["particles"][..., flag_columns].any(axis=2))
+    flags = columns["particles"][..., flag_columns]
+    return np.asarray(flags.any(axis=2))
 
 
 def _relative_positions(columns: Columns) -> Floats:
@@ -229,4 +238,6 @@ def _relative_positions(columns: Columns) -> Floats:
     """
     rows = np.arange(columns["particles"].shape[1])
     lengths = columns["num_particles"][:, None]
-    return np.where(rows < lengths, rows / np.maximum(lengths, 1), np.inf)
+    is_valid = rows < lengths
+    positions = rows / np.maximum(lengths, 1)
+    return np.where(is_valid, positions, np.inf)
