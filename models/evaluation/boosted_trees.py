@@ -37,7 +37,8 @@ class BoostedTrees(NamedTuple):
         would take NaN as a valid value.
         """
         hlf = columns["hlf"]
-        probabilities = np.full((len(hlf), len(self.trees.classes_)), np.nan, dtype=np.float32)
+        shape = len(hlf), len(self.trees.classes_)
+        probabilities = np.full(shape, np.nan, dtype=np.float32)
         is_finite = np.isfinite(hlf).all(axis=1)
         # The trees refuse an empty array.
         if is_finite.any():
@@ -86,7 +87,8 @@ def fitted_trees(
     )
     # Leaf penalties are absolute: weights of 1 on average make them independent of the weights'
     # unit.
-    trees.fit(hlf, labels, sample_weight=positive / positive.mean())
+    relative_weights = positive / positive.mean()
+    trees.fit(hlf, labels, sample_weight=relative_weights)
     return BoostedTrees(trees)
 
 
@@ -112,10 +114,12 @@ def boosted_trees(
     table = pa.concat_tables([read_parquet(file, columns) for file in files])
     labels = table["label"].to_numpy()
     # Each event counts with its weight times the factor of its class.
-    weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
+    event_weights = table["weight"].to_numpy().astype(np.float64)
+    weights = event_weights * np.asarray(class_weights)[labels]
     hlf = model_inputs(table, ["hlf"])["hlf"]
     model = fitted_trees(hlf, labels, weights, classes=classes, seed=seed)
-    num_events, num_negative = len(labels), int((weights < 0).sum())
+    num_events = len(labels)
+    num_negative = int((weights < 0).sum())
     if num_negative:
         report(
             f"boosted trees: {num_negative:,} of {num_events:,} training events have negative "

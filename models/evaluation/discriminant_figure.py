@@ -58,9 +58,10 @@ def plot_discriminant(
     for label in [*backgrounds, *signals]:
         if sums[label] > 0:
             in_class = events.labels == label
+            class_odds = odds[in_class]
             # Each class adds up to its expected number of events.
             weights = events.weights[in_class] * expected[label] / sums[label]
-            drawn += _draw_histogram(main, axis, odds[in_class], weights, label, classes[label])
+            drawn += _draw_histogram(main, axis, class_odds, weights, label, classes[label])
     show_positive(main, drawn, room=6)
     main.set(xlabel="", ylabel=significance["of"].capitalize())
     main.legend(fontsize="small")
@@ -93,7 +94,8 @@ def _draw_significance(axes: Axes, significance: Mapping[str, Any]) -> None:
     band is the one-sigma interval of the Asimov significance.
     """
     cuts = log_odds(np.array(significance["threshold"]))
-    asimov, low, high = significance["asimov"], significance["low"], significance["high"]
+    asimov = significance["asimov"]
+    low, high = significance["low"], significance["high"]
     asimov_label = "Asimov"
     if significance["uncertainty"]:
         asimov_label += f", background ± {100 * significance['uncertainty']:g} %"

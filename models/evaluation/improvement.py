@@ -24,8 +24,10 @@ def improvement(before: ScoredEvents, after: ScoredEvents) -> Estimate:
     gain = _log_likelihood(after) - _log_likelihood(before)
     # Replicas are copies of the events with random weights; their spread is the error.
     replicas = Replicas(after.labels, after.samples, after.weights, seed=0)
-    gain_by_class = [replicas.means(label, gain) for label in np.unique(after.labels).tolist()]
-    return estimate(np.mean(gain_by_class, axis=0))
+    labels = np.unique(after.labels).tolist()
+    gain_by_class = [replicas.means(label, gain) for label in labels]
+    mean_gain = np.mean(gain_by_class, axis=0)
+    return estimate(mean_gain)
 
 
 def _log_likelihood(events: ScoredEvents) -> Floats:
@@ -34,4 +36,5 @@ def _log_likelihood(events: ScoredEvents) -> Floats:
     Probabilities below 1e-6 count as 1e-6.
     """
     rows = np.arange(len(events.labels))
-    return np.log(np.maximum(events.probabilities[rows, events.labels], _LOWEST_PROBABILITY))
+    probabilities = events.probabilities[rows, events.labels]
+    return np.log(np.maximum(probabilities, _LOWEST_PROBABILITY))

@@ -87,7 +87,9 @@ class WeightSums(NamedTuple):
         # Differences of large sums may leave a weight without a square.
         if not self.is_positive or self.weight2 <= 0:
             return 0.0, typical
-        return self.weight**2 / self.weight2, self.weight2 / self.weight
+        num_events = self.weight**2 / self.weight2
+        weight_of_event = self.weight2 / self.weight
+        return num_events, weight_of_event
 
 
 def typical_weight(weights: Floats) -> float:
@@ -101,7 +103,9 @@ def typical_weight(weights: Floats) -> float:
         (1.0, 2.5)
     """
     sizes = float(np.abs(weights).sum())
-    return float(np.square(weights).sum()) / sizes if sizes > 0 else 0.0
+    if sizes > 0:
+        return float(np.square(weights).sum()) / sizes
+    return 0.0
 
 
 def effective_numbers(sums: Floats, squares: Floats) -> Floats:
@@ -110,8 +114,10 @@ def effective_numbers(sums: Floats, squares: Floats) -> Floats:
     They are 0 where a sum is 0 or less.
     """
     # Differences of large sums may leave a weight without a square.
-    is_positive = are_positive(sums, np.maximum(squares, 0.0)) & (squares > 0)
-    return np.divide(np.square(sums), squares, out=np.zeros_like(sums), where=is_positive)
+    has_squares = squares > 0
+    is_positive = are_positive(sums, np.maximum(squares, 0.0)) & has_squares
+    no_events = np.zeros_like(sums)
+    return np.divide(np.square(sums), squares, out=no_events, where=is_positive)
 
 
 def efficiency_of_sums(
@@ -142,7 +148,8 @@ def efficiency_of_sums(
 
     def quantile_of_share(level: float, extra_passing: float, extra_failing: float) -> float:
         """Compute a quantile of the share, with some more events on either side than were seen."""
-        passes, fails = num_passing + extra_passing, num_failing + extra_failing
+        passes = num_passing + extra_passing
+        fails = num_failing + extra_failing
         if fails == 0:
             return 1.0
         if passes == 0:
@@ -150,7 +157,8 @@ def efficiency_of_sums(
         # The beta distribution describes the share of equal events; then the two weights enter.
         quantile = scipy.special.betaincinv(passes, fails, level)
         passing_weight = weight_passing * quantile
-        return float(passing_weight / (passing_weight + weight_failing * (1 - quantile)))
+        failing_weight = weight_failing * (1 - quantile)
+        return float(passing_weight / (passing_weight + failing_weight))
 
     if min(num_passing, num_failing) < FEW:
         low = quantile_of_share(ONE_SIGMA / 2, 0.0, 1.0)
@@ -170,7 +178,8 @@ def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
     The (num_events,) weights have a sum above 0; with negative ones the value may lie outside 0 to
     1.
     """
-    sums_passing, sums_failing = WeightSums.of(weights[passing]), WeightSums.of(weights[~passing])
+    sums_passing = WeightSums.of(weights[passing])
+    sums_failing = WeightSums.of(weights[~passing])
     return efficiency_of_sums(sums_passing, sums_failing, typical=typical_weight(weights))
 
 
@@ -193,7 +202,8 @@ def thresholds(scores: Floats, weights: Floats, shares: Floats) -> Floats:
     # With negative weights the share may fall; the highest share so far always rises.
     highest_share = np.maximum.accumulate(share_above)
     falling_values = values[::-1]
-    return np.asarray(falling_values[first_reaching(highest_share, shares)], dtype=np.float64)
+    index = first_reaching(highest_share, shares)
+    return np.asarray(falling_values[index], dtype=np.float64)
 
 
 def first_reaching(highest_share: Floats, shares: Floats) -> NDArray[np.int64]:

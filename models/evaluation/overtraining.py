@@ -21,7 +21,8 @@ def compare_with_training(
     for output in task.outputs:
         by_truth = {}
         for label, name in enumerate(task.classes):
-            in_train, in_test = train.labels == label, test.labels == label
+            in_train = train.labels == label
+            in_test = test.labels == label
             # Only events of the same true class are comparable.
             by_truth[name] = kolmogorov_smirnov(
                 train.probabilities[in_train, output],
@@ -46,8 +47,10 @@ def uncompared_classes(
     for label in task.measured_labels:
         name = task.classes[label]
         if by_truth[name]["p_value"] is None:
-            train_weights = describe_weights(train.weights[train.labels == label])
-            test_weights = describe_weights(test.weights[test.labels == label])
+            in_train = train.labels == label
+            in_test = test.labels == label
+            train_weights = describe_weights(train.weights[in_train])
+            test_weights = describe_weights(test.weights[in_test])
             sentences.append(
                 f"scores of training and test events of {name} cannot be compared: "
                 f"in the training {train_weights}, in the test {test_weights}."

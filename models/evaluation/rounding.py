@@ -126,12 +126,16 @@ def with_interval(
         return _limit_with_sign(interval, limit, scale, symbol, most)
     if not is_measured(interval):
         return NOT_MEASURABLE
-    low, value, high = scale * interval["low"], scale * interval["value"], scale * interval["high"]
-    up, down = max(0.0, high - value), max(0.0, value - low)
+    low = scale * interval["low"]
+    value = scale * interval["value"]
+    high = scale * interval["high"]
+    up = max(0.0, high - value)
+    down = max(0.0, value - low)
     if max(up, down) == 0:
         return f"{value:.{_WITHOUT_ERROR}g}{symbol}"
     places = _places_of_interval(up, down)
-    up_text, down_text = rounded(up, places), rounded(down, places)
+    up_text = rounded(up, places)
+    down_text = rounded(down, places)
     if up_text == down_text:
         # Sides that are equal after rounding are written once.
         form = _EVEN[form]
@@ -161,7 +165,8 @@ def inverse_with_interval(share: Interval | None) -> str:
         places = decimal_places(value - low) if value > low else _two_digits(value)
         return f"{rounded(value, places)} ({rounded(low, places)} to ∞)"
     high = 1 / share["low"]
-    up, down = max(0.0, high - value), max(0.0, value - low)
+    up = max(0.0, high - value)
+    down = max(0.0, value - low)
     if max(up, down) == 0:
         return f"{value:.{_WITHOUT_ERROR}g}"
     places = _places_of_interval(up, down)
@@ -182,7 +187,8 @@ def _places_of_interval(up: float, down: float) -> int:
 
     If that side is less than a tenth of the longer one, a tenth of the longer one counts instead.
     """
-    longer, shorter = max(up, down), min(up, down)
+    longer = max(up, down)
+    shorter = min(up, down)
     return decimal_places(max(shorter, longer / 10))
 
 

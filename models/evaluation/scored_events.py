@@ -39,10 +39,13 @@ def within_classes(labels: Labels, weights: Floats) -> Floats:
         >>> within_classes(np.array([0, 0, 1]), np.array([3e-6, 1e-6, 50.0])).tolist()
         [1.5, 0.5, 1.0]
     """
+    num_events = np.bincount(labels)
     sums = np.bincount(labels, weights)
-    is_positive = are_positive(sums, np.bincount(labels, np.square(weights)))
+    squares = np.bincount(labels, np.square(weights))
+    is_positive = are_positive(sums, squares)
     # The factor of each class is number of events / sum of weights.
-    factors = np.divide(np.bincount(labels), sums, out=np.ones(len(sums)), where=is_positive)
+    unchanged = np.ones(len(sums))
+    factors = np.divide(num_events, sums, out=unchanged, where=is_positive)
     return weights * factors[labels]
 
 
@@ -63,16 +66,20 @@ def joined_samples(labels: Labels, samples: NDArray[np.str_], weights: Floats) -
     for in_class in _class_masks(labels):
         rows = np.flatnonzero(in_class)
         names, index, counts = np.unique(samples[rows], return_inverse=True, return_counts=True)
-        sums = np.bincount(index, weights[rows])
-        is_positive = are_positive(sums, np.bincount(index, np.square(weights[rows])))
+        class_weights = weights[rows]
+        sums = np.bincount(index, class_weights)
+        squares = np.bincount(index, np.square(class_weights))
+        is_positive = are_positive(sums, squares)
         if is_positive.all():
             continue
         largest = np.where(is_positive, counts, 0).argmax()
         joins = ~is_positive
         joins[largest] = True
-        if not WeightSums.of(weights[rows[joins[index]]]).is_positive:
+        joined_weights = class_weights[joins[index]]
+        if not WeightSums.of(joined_weights).is_positive:
             joins[:] = True
-        joined[rows[joins[index]]] = names[largest]
+        joined_rows = rows[joins[index]]
+        joined[joined_rows] = names[largest]
     return joined
 
 
@@ -99,13 +106,16 @@ def mixing_factors(
             continue
         # Each original sample adds its rate to the sample that it belongs to after joining.
         joined_rates = dict.fromkeys(names, 0.0)
-        for sample, name in dict(zip(samples[in_class], joined[in_class], strict=True)).items():
+        joined_names = dict(zip(samples[in_class], joined[in_class], strict=True))
+        for sample, name in joined_names.items():
             joined_rates[name] += rates[sample]
         if sum(joined_rates.values()) <= 0:
             continue
         sums = np.bincount(index, weights[in_class])
         # Rates and sums are both in the order of `names`, and `index` gives the name of each event.
-        factors[in_class] = (np.array(list(joined_rates.values())) / sums)[index]
+        rates_of_names = np.array(list(joined_rates.values()))
+        factors_of_names = rates_of_names / sums
+        factors[in_class] = factors_of_names[index]
     return factors
 
 
@@ -137,9 +147,8 @@ def describe_weights(weights: Floats) -> str:
         described = f"of {listed}"
     else:
         share_negative = float((weights < 0).mean())
-        described = (
-            f"from {values[0]:.3g} to {values[-1]:.3g}, {share_negative:.0%} of them negative"
-        )
+        low, high = values[0], values[-1]
+        described = f"from {low:.3g} to {high:.3g}, {share_negative:.0%} of them negative"
     num_effective, _ = WeightSums.of(weights).effective_events(1.0)
     return (
         f"{len(weights)} events with weights {described}, "
@@ -174,14 +183,11 @@ class ScoredEvents(NamedTuple):
         labels = predictions["label"].to_numpy()
         samples = predictions["sample"].to_numpy().astype(str)
         weights = predictions["weight"].to_numpy()
-        mixed_weights = weights * mixing_factors(labels, samples, weights, rates)
-        return cls(
-            labels,
-            column_array(predictions, "probability").astype(np.float64),
-            within_classes(labels, mixed_weights),
-            column_array(predictions, "hlf"),
-            samples,
-        )
+        factors = mixing_factors(labels, samples, weights, rates)
+        class_weights = within_classes(labels, weights * factors)
+        probabilities = column_array(predictions, "probability").astype(np.float64)
+        hlf = column_array(predictions, "hlf")
+        return cls(labels, probabilities, class_weights, hlf, samples)
 
     def select(self, rows: NDArray[np.int64]) -> ScoredEvents:
         """Return the events in some rows."""

@@ -66,14 +66,18 @@ _SYMBOLS: Final = {
 
 def line_look(index: int) -> dict[str, Any]:
     """Return colour and dashes of the line of a model or class, by its index."""
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
+    colour = COLOURS[index % len(COLOURS)]
+    dashes = DASHES[index % len(DASHES)]
+    return {"color": colour, "linestyle": dashes}
 
 
 def point_look(index: int) -> dict[str, Any]:
     """Return colour and marker of the points of a model or class, by its index; with error bars."""
+    colour = COLOURS[index % len(COLOURS)]
+    marker = MARKERS[index % len(MARKERS)]
     return {
-        "color": COLOURS[index % len(COLOURS)],
-        "marker": MARKERS[index % len(MARKERS)],
+        "color": colour,
+        "marker": marker,
         "markersize": 4,
         "linestyle": "",
         "elinewidth": 1,
@@ -153,7 +157,8 @@ def new_figure(
         ratios: Heights of the rows of each panel, relative to each other; rows of a panel have a
             common x axis.
     """
-    figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=0.04))
+    layout = ConstrainedLayoutEngine(wspace=0.04)
+    figure = Figure(figsize=(WIDTH, height), layout=layout)
     # The canvas draws without a display.
     FigureCanvasAgg(figure)
     # Panels of a row share the y axis, rows of a panel the x axis.
@@ -261,7 +266,9 @@ def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
     handles, texts = axes.get_legend_handles_labels()
     columns = min(columns, len(handles))
     # matplotlib fills a legend column by column, so the entries are reordered.
-    order = [index for column in range(columns) for index in range(column, len(handles), columns)]
+    order: list[int] = []
+    for column in range(columns):
+        order += range(column, len(handles), columns)
     figure.legend(
         [handles[index] for index in order],
         [texts[index] for index in order],
@@ -278,8 +285,11 @@ def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0) -> None:
     the axis and the highest value.
     """
     flat = np.concatenate([np.ravel(array) for array in values])
-    positive = flat[np.isfinite(flat) & (flat > 0)]
-    low, high = (positive.min(), positive.max()) if len(positive) else (0.1, 1.0)
+    is_positive = np.isfinite(flat) & (flat > 0)
+    positive = flat[is_positive]
+    low, high = 0.1, 1.0
+    if len(positive):
+        low, high = positive.min(), positive.max()
     axes.set_yscale("log")
     axes.set_ylim(low / 1.5, high * room)
 
