@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hep_core.secrets import redact
-from pipeline.commands.config import has_sources_inside, nested_values
+from pipeline.commands.config import has_sources_inside
 from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.counters import EvaluateCounters, TrainCounters
@@ -30,6 +30,8 @@ NETWORK: Final = "hep_pipeline.network"
 _URI_VARIABLE: Final = "MLFLOW_TRACKING_URI"
 #: Highest length of a parameter in MLflow.
 _MAX_LETTERS: Final = 500
+#: Characters that no name in MLflow may have.
+_REFUSED: Final = re.compile(r"[^A-Za-z0-9_. -]")
 #: Values of an epoch that become curves.
 _CURVES: Final = ("train_loss", "val_loss", "val_accuracy", "consensus_distance")
 
@@ -175,11 +177,31 @@ def _params(network: str, upstream: Mapping[str, Version]) -> list[Param]:
     config |= {"model": run["model"], "train": run["train"]}
 
     params = []
-    for keys, value in nested_values(config):
-        if not has_sources_inside(value):
-            text = value if isinstance(value, str) else json.dumps(value)
-            params.append(Param(".".join(map(str, keys)), text[:_MAX_LETTERS]))
+    for name, value in _named_values(config):
+        text = value if isinstance(value, str) else json.dumps(value)
+        params.append(Param(name, text[:_MAX_LETTERS]))
     return params
+
+
+def _named_values(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each entry of a section or a list of sections, at any depth.
+
+    A section with a key that MLflow refuses in names, such as a condition of `label_by`, is one
+    entry. The prefix is the name of the section with a dot behind it.
+    """
+    items = section.items() if isinstance(section, dict) else enumerate(section)
+    for key, value in items:
+        name = f"{prefix}{key}"
+        if has_sources_inside(value) and _has_allowed_keys(value):
+            yield from _named_values(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _has_allowed_keys(section: Any) -> bool:
+    """Return whether MLflow takes all keys of a section in names; a list has numbers as keys."""
+    keys = section if isinstance(section, dict) else ()
+    return not any(_REFUSED.search(key) for key in keys)
 
 
 def _curves(training: Path, start: float) -> Iterator[Metric]:
@@ -201,8 +223,7 @@ def _results(network: str, evaluated: Version) -> Iterator[Metric]:
     metrics = evaluated.counters(EvaluateCounters).runs[network]
     estimates = {"test_accuracy": metrics.accuracy}
     for class_name, area in metrics.auc.items():
-        # MLflow allows no other characters.
-        name = re.sub(r"[^A-Za-z0-9_. -]", "_", class_name)
+        name = _REFUSED.sub("_", class_name)
         estimates[f"test_auc/{name}"] = area
     time = evaluated.manifest.created.timestamp()
     for name, estimate in estimates.items():

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 BEST = Trial(hidden=(6, 4), batch_size=20, learning_rate=0.02, epochs=3)
+CONDITIONS = {"abs(flavour) == 5": 1, "abs(flavour) < 5": 2}
 CONFIG: dict[str, Any] = {
+    "samples": [
+        {"name": "qcd", "label": 0, "files": [f"{SAMPLES}/qcd*.root"]},
+        {"name": "top", "label_by": CONDITIONS, "files": [f"{SAMPLES}/ttbar*.root"]},
+    ],
     "model": {
         "names": ["hlf", "particles"],
         "hlf": {"from_gridsearch": True},
@@ -174,6 +179,13 @@ def test_params_are_the_settings_of_the_network_and_of_each_stage(
     assert len(records(finished, "particles")) == 2
     assert not [name for name in params if "hidden" in name and name.startswith("model")]
     assert not [name for name in params if name.startswith("train_by_network")]
+
+
+def test_conditions_that_mlflow_refuses_as_names_are_one_parameter(runs: dict[str, Run]) -> None:
+    params = runs["hlf"].data.params
+
+    assert json.loads(params["samples.1.label_by"]) == CONDITIONS
+    assert params["samples.1.name"] == "top"
 
 
 def test_each_network_has_the_time_of_its_own_training(
