@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from features.columns import NUM_CORE, NUM_PARTICLES, hlf_names
 from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.matrices import list_columns, particles_from_core
-from features.settings import FeatureSettings
+from features.settings import FeatureSettings, ingest_thresholds
 from features.splitting import (
     BALANCE_STREAM,
     MIXING_STREAM,
@@ -116,16 +116,13 @@ def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
 def metadata_settings(settings: FeatureSettings, reading: Mapping[str, object]) -> dict[str, Any]:
     """The settings for the metadata of features: those of the kernels, and thresholds of ingest.
 
-    `reading` are the settings of ingest; its thresholds have names that begin with `min_`. Keys of
-    the result are those of the config, with their section.
+    `reading` are the settings of ingest. Keys of the result are those of the config, with their
+    section.
     """
     stated: dict[str, Any] = {}
     for key, setting in kernel_items(settings).items():
         stated[f"features.{key}"] = setting
-    for key, setting in reading.items():
-        if key.startswith("min_"):
-            stated[f"ingest.{key}"] = setting
-    return stated
+    return stated | ingest_thresholds(reading)
 
 
 def run_kernels(events_part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -169,3 +170,15 @@ class FeatureSettings(BaseModel):
                 "set particles: true"
             )
         return self
+
+
+def ingest_thresholds(reading: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of ingest that change what features mean, by their keys in the config.
+
+    They are the thresholds, whose names begin with `min_`. `reading` are settings of ingest.
+    """
+    thresholds = {}
+    for key, setting in reading.items():
+        if key.startswith("min_"):
+            thresholds[f"ingest.{key}"] = setting
+    return thresholds

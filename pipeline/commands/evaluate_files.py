@@ -26,6 +26,7 @@ from pipeline.runs.trained_models import (
     check_definitions,
     check_particles,
     check_unseen_events,
+    known_thresholds,
     trained_models,
 )
 from pipeline.stages.evaluate import Evaluate, evaluate_models
@@ -73,7 +74,8 @@ def evaluate_files(
         dataset = _dataset(run_folder, is_needed=not inputs)
         found_models = _models(run_folder, models)
         # Models that were trained on other features than those of the config are refused.
-        check_definitions(found_models, kernel_items(config.features))
+        reading = config.ingest.model_dump(mode="json")
+        check_definitions(found_models, kernel_items(config.features), reading)
         # The folder gets its name only once all is written.
         with new_folder(folder) as unfinished:
             if inputs or dataset is None:
@@ -131,7 +133,11 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
     if version is not None:
         dataset = FeatureDataset.load(version.verified().folder)
         has_same_settings = dataset.definitions == kernel_items(config.features)
-        if has_same_settings and dataset.classes == config.classes:
+        if (
+            has_same_settings
+            and _has_same_thresholds(dataset, config)
+            and dataset.classes == config.classes
+        ):
             return dataset
     if not is_needed:
         return None
@@ -142,8 +148,18 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
         )
     raise MissingInputError(
         "the features of this run folder were made with other settings than those of the config. "
-        "Run `python -m pipeline features` first."
+        "Run `python -m pipeline run --until features` first."
     )
+
+
+def _has_same_thresholds(dataset: FeatureDataset, config: Config) -> bool:
+    """Return whether the events of a dataset were read with the thresholds of the config.
+
+    Features of an earlier release do not say how, and count as the same.
+    """
+    thresholds = known_thresholds(dataset.reading)
+    thresholds_of_config = known_thresholds(config.ingest.model_dump(mode="json"))
+    return not thresholds or thresholds == thresholds_of_config
 
 
 def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:

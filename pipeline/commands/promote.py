@@ -318,7 +318,7 @@ def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
     """Load a model; one for other classes or features than those of the dataset is an error."""
     model = read_trained(name, folder)
     check_classes(model, dataset.classes)
-    check_definitions([model], dataset.definitions)
+    check_definitions([model], dataset.definitions, dataset.reading)
     check_particles([model], dataset.reading)
     return model
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from features.dataset import FeatureDataset
 from features.schema import identities
-from features.settings import FeatureSettings
+from features.settings import FeatureSettings, ingest_thresholds
 from ingestion.copies import UInt64s
 from ingestion.file_info import HAS_PARTICLES
+from ingestion.settings import IngestSettings
 from models.errors import ModelError
 from models.prediction import Candidate
 from pipeline.runs.counters import TrainCounters
@@ -70,12 +71,18 @@ def read_trained(name: str, folder: Path) -> FoundModel:
     return FoundModel(candidate, spec.classes, spec.definitions, dataset_of(folder), spec.reading)
 
 
-def check_definitions(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:
+def check_definitions(
+    models: Sequence[FoundModel], definitions: Mapping[str, Any], reading: Mapping[str, Any]
+) -> None:
     """Refuse models whose features are defined otherwise than those of the events.
+
+    Thresholds of ingest are part of the definition: they decide which tracks are in an isolation,
+    and which jets have a b-tag.
 
     Args:
         models: Models, each with the definitions (settings) of the features of its training.
         definitions: The definitions of the features of the events.
+        reading: How the events were read; empty if unknown, which fits all models.
 
     Raises:
         ModelError: A definition differs.
@@ -83,9 +90,25 @@ def check_definitions(models: Sequence[FoundModel], definitions: Mapping[str, An
     # A model of an earlier release does not state later settings: they had their defaults.
     defaults = FeatureSettings().model_dump(mode="json")
     event_definitions = {**defaults, **definitions}
+    event_thresholds = known_thresholds(reading)
     for model in models:
-        model_definitions = {**defaults, **model.definitions}
-        check_same_settings(model.candidate.name, model_definitions, event_definitions)
+        name = model.candidate.name
+        check_same_settings(name, {**defaults, **model.definitions}, event_definitions)
+        thresholds = known_thresholds(model.reading)
+        # Where those of one side are unknown, there is nothing to compare.
+        if thresholds and event_thresholds:
+            check_same_settings(name, thresholds, event_thresholds)
+
+
+def known_thresholds(reading: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the thresholds by which events were read; empty if it is unknown how.
+
+    What an earlier release made does not state later thresholds: they had their defaults.
+    """
+    if not reading:
+        return {}
+    defaults = IngestSettings().model_dump(mode="json")
+    return ingest_thresholds({**defaults, **reading})
 
 
 def check_particles(models: Sequence[FoundModel], reading: Mapping[str, Any]) -> None:

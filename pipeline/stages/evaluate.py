@@ -134,7 +134,7 @@ class Evaluate(Stage):
         use_threads(config.train.threads)
         dataset = FeatureDataset.load(context.upstream["features"].folder)
         models = trained_models(context.upstream["train"], dataset.classes)
-        check_definitions(models, dataset.definitions)
+        check_definitions(models, dataset.definitions, dataset.reading)
         metrics = evaluate_models(
             config,
             context.console,

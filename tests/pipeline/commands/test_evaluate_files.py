@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from io import StringIO
@@ -13,19 +14,23 @@ from delphes_files import PARTICLE_BRANCHES, write_delphes
 from event_rows import distinct, event_row, lepton, track
 from feature_datasets import write_dataset
 from minimal_configs import MINIMAL
+from networks import small_network, small_spec
+from published_by_hand import record_as_written
 from rich.console import Console
 from stages_in_process import without_spark
 from trained_nights import TrainedNights
 
 from ingestion.errors import ConflictingFilesError
+from models.errors import ModelError
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.rates import Rates
 from models.prediction import Candidate
+from models.saved_model import save_model
 from pipeline.commands.evaluate_files import _reference, evaluate_files
 from pipeline.commands.new_events import EvaluatedEvents, _notes_about_rates, _samples, new_events
 from pipeline.config import Config
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, MissingInputError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.trained_models import FoundModel
@@ -122,6 +127,39 @@ def test_without_its_events_the_test_split_is_evaluated_without_rates(
 
     assert [evaluation.task.rates for evaluation in evaluations] == [None]
     assert "no rates: " in output.getvalue()
+
+
+def test_a_model_of_other_thresholds_of_ingest_is_refused(
+    tmp_path: Path, evaluations: list[Evaluation]
+) -> None:
+    nights = TrainedNights(tmp_path)
+    nights.train(1)
+    spec = small_spec("hlf")._replace(reading={"min_track_pt": 5.0})
+    other = tmp_path / "other"
+    other.mkdir()
+    save_model(small_network(spec), spec, other / "model")
+
+    with pytest.raises(ModelError, match=r"ingest\.min_track_pt 5\.0 instead of 0\.5"):
+        evaluate_files(nights.run_folder, [str(other)], [], None)
+    assert not evaluations
+
+
+def test_the_test_split_is_refused_if_thresholds_of_ingest_changed_since(
+    tmp_path: Path, evaluations: list[Evaluation]
+) -> None:
+    nights = TrainedNights(tmp_path)
+    nights.train(1)
+    description_file = nights.dataset.folder / "dataset.json"
+    description = json.loads(description_file.read_text())
+    description_file.write_text(json.dumps({**description, "reading": {"min_track_pt": 5.0}}))
+    store = nights.run_folder.store("features")
+    features = store.current()
+    assert features is not None
+    record_as_written(store, features)
+
+    with pytest.raises(MissingInputError, match="made with other settings"):
+        evaluate_files(nights.run_folder, [], [], None)
+    assert not evaluations
 
 
 def test_an_older_model_that_was_named_is_claimed_until_the_end(

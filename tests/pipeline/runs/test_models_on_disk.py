@@ -210,12 +210,28 @@ def test_other_features_are_refused_with_the_settings_that_differ(version: Path)
     defaults = {"lepton_flavours": ["electron", "muon"], "max_tracks": 450}
 
     # A model from before a setting has its default.
-    check_definitions(models, DEFINITIONS | defaults)
+    check_definitions(models, DEFINITIONS | defaults, {})
 
     with pytest.raises(ModelError) as caught:
-        check_definitions(models, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100})
+        check_definitions(models, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100}, {})
     assert "isolation_cone 0.3 instead of 0.4, max_tracks 450 instead of 100" in str(caught.value)
     assert "min_jet_pt" not in str(caught.value)
+
+
+def test_other_thresholds_of_ingest_are_refused_with_those_that_differ(version: Path) -> None:
+    unknown = find_model(version / "hlf")
+    model = unknown._replace(reading={"min_track_pt": 5.0, "tree": "Events"})
+
+    # Names of trees and branches may differ; a model from before a threshold has its default.
+    check_definitions([model], DEFINITIONS, {"min_track_pt": 5.0, "min_btag": None, "tree": "t"})
+    check_definitions([unknown], DEFINITIONS, {"min_track_pt": 0.5})
+    check_definitions([model], DEFINITIONS, {})
+
+    with pytest.raises(ModelError) as caught:
+        check_definitions([unknown, model], DEFINITIONS, {"min_track_pt": 0.5, "min_btag": 0.7})
+    assert "ingest.min_btag None instead of 0.7, ingest.min_track_pt 5.0 instead of 0.5" in str(
+        caught.value
+    )
 
 
 def test_models_of_files_without_particles_are_refused_for_events_with_them(
