@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from features.errors import DatasetError
+
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -78,6 +80,9 @@ def events_from_arrow(table: pa.Table, flavours: Sequence[str]) -> EventArrays:
 
     Only leptons of the `flavours` (`electron`, `muon`) are read; in each event they have the order
     of the flavours.
+
+    Raises:
+        DatasetError: A column or a field is missing, or has empty values.
     """
     tower_fields = ("et", "eta", "phi")
     tracks = Tracks(*_flat_fields(table, "tracks", Tracks._fields[1:]))
@@ -85,8 +90,8 @@ def events_from_arrow(table: pa.Table, flavours: Sequence[str]) -> EventArrays:
     neutral_hadrons = Neutrals(*_flat_fields(table, "neutral_hadrons", tower_fields))
     leptons = _leptons(table, flavours)
     jets = Jets(*_flat_fields(table, "jets", Jets._fields[1:]))
-    met = _floats(table["met"])
-    met_phi = _floats(table["met_phi"])
+    met = _float64(_column(table, "met"))
+    met_phi = _float64(_column(table, "met_phi"))
     return EventArrays(tracks, photons, neutral_hadrons, leptons, jets, met, met_phi)
 
 
@@ -131,18 +136,50 @@ def _flat_fields(table: pa.Table, collection: str, fields: tuple[str, ...]) -> l
 
     `fields` are the numbers of candidates to read from the column of lists `collection`.
     """
-    lists = table[collection].combine_chunks()
+    lists = _column(table, collection)
     offsets = lists.offsets.to_numpy().astype(np.int64)
     offsets -= offsets[0]
     # flatten(), unlike .values and .field(), respects slices.
     candidates = lists.flatten()
+    _check_no_nulls(candidates, collection)
     names = [field.name for field in candidates.type]
     columns = dict(zip(names, candidates.flatten(), strict=True))
-    arrays = [_floats(columns[name]) for name in fields]
+    arrays = []
+    for field in fields:
+        if field not in columns:
+            raise _missing(f"{collection}.{field}")
+        _check_no_nulls(columns[field], f"{collection}.{field}")
+        arrays.append(_float64(columns[field]))
     return [offsets, *arrays]
 
 
-def _floats(column: pa.Array | pa.ChunkedArray) -> Floats:
-    """The numbers of a column in double precision."""
-    floats: Floats = column.to_numpy().astype(np.float64)
-    return floats
+def _column(table: pa.Table, name: str) -> pa.Array:
+    """A column of the events as one array; DatasetError if it is missing or has empty values."""
+    if name not in table.schema.names:
+        raise _missing(name)
+    column = table[name].combine_chunks()
+    _check_no_nulls(column, name)
+    return column
+
+
+def _missing(name: str) -> DatasetError:
+    """The error for a column, or the field of a collection, that the events lack."""
+    return DatasetError(
+        f"the events have no '{name}'. Give all columns of the events Parquet; a collection "
+        "without candidates has empty lists."
+    )
+
+
+def _check_no_nulls(column: pa.Array, name: str) -> None:
+    """Raise a DatasetError if values are empty: no number, and no list, follows from them."""
+    if column.null_count:
+        raise DatasetError(
+            f"'{name}' of the events has {column.null_count} empty values. Leave these events or "
+            "candidates out, or give a number or an empty list."
+        )
+
+
+def _float64(column: pa.Array) -> Floats:
+    """The numbers of a column without nulls, as a new array."""
+    numbers: Floats = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    return numbers

@@ -24,7 +24,7 @@ from ingestion.conflicts import check_particles_of_training
 from ingestion.file_info import HAS_PARTICLES, FileInfo
 from ingestion.files import find_input_files
 from ingestion.reader import RawEvents, read_events
-from ingestion.schema import COLLECTIONS
+from ingestion.schema import COLLECTIONS, events_schema
 from ingestion.selection import Selection, select_events
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
 from models.errors import ModelError
@@ -103,14 +103,14 @@ class EventClassifier(NamedTuple):
             (num_events, num_classes); NaN for events that the selection rejects.
 
         Raises:
-            features.errors.DatasetError: A column is missing.
+            features.errors.DatasetError: A column is missing or has empty values.
             ModelError: The features say that they were made with other settings than those of the
                 training, or the model is damaged: selected events get probabilities that are not
                 finite.
         """
         table = as_table(events)
         # Only events, not features, have the columns with lists of particles.
-        if not COLLECTIONS.keys() <= set(table.schema.names):
+        if COLLECTIONS.keys().isdisjoint(table.schema.names):
             return self._scores_of_features(table)
         probabilities = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
         block = build_features(table, self._needed_settings)
@@ -335,9 +335,27 @@ def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
 
 
 def as_table(events: Any) -> pa.Table:
-    """Convert an awkward array or a pandas DataFrame into an Arrow table; keep an Arrow table."""
+    """Convert an awkward array or a pandas DataFrame into an Arrow table; keep an Arrow table.
+
+    Collections without a candidate in any event get the type that they have in the events Parquet.
+    """
     if isinstance(events, pa.Table):
-        return events
-    if isinstance(events, ak.Array):
-        return ak.to_arrow_table(events, extensionarray=False)
-    return pa.Table.from_pandas(events, preserve_index=False)
+        table = events
+    elif isinstance(events, ak.Array):
+        table = ak.to_arrow_table(events, extensionarray=False)
+    else:
+        table = pa.Table.from_pandas(events, preserve_index=False)
+    for index, column in enumerate(table.schema):
+        if column.name in COLLECTIONS and _has_no_type(column.type):
+            known_field = events_schema().field(column.name)
+            typed = table[column.name].cast(known_field.type)
+            table = table.set_column(index, column.name, typed)
+    return table
+
+
+def _has_no_type(column: pa.DataType) -> bool:
+    """Return whether a column is of lists of nothing: Arrow finds the type in the candidates."""
+    is_list: bool = pa.types.is_list(column)
+    item_type = column.value_type if is_list else column
+    has_no_type: bool = pa.types.is_null(item_type)
+    return has_no_type
