@@ -32,7 +32,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses="$$HEP_PIPELINE_TEST_PROCESSES" 
 .DELETE_ON_ERROR:
 # Goals depend on each other: also with -j, make keeps the order of the command line.
 .NOTPARALLEL:
-.PHONY: help setup airflow-setup workflows-setup test-airflow test-cluster test-goals torture java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast test-slow bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference bench-stragglers bench-many-events browser lint format
+.PHONY: help setup airflow-setup workflows-setup test-airflow test-cluster test-goals torture java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast test-slow bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference bench-stragglers bench-many-events bench-memory browser lint format
 
 help: ## List the goals
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -152,14 +152,17 @@ test-fast: setup ## Run the tests without JVM, MPI and command line, and the exa
 torture: setup ## Kill every stage forty times, spoil 1,200 ROOT files (an hour; TORTURE='--rounds 1 --first-seed 17' is quicker)
 	$(BIN)/python -m pytest --rounds=20 --first-seed="$$(date +%s)" tests/integration/test_killed_runs.py tests/property/test_fuzz_inputs.py $$HEP_PIPELINE_TORTURE
 
-bench: setup ## Measure everything (two hours; bench-data, -many-events, -reading, -exchange, -network, -workers, -stragglers, -gridsearch, -inference are its parts)
-	HEP_PIPELINE_BENCH= $(MAKE) BENCH= bench-workers bench-stragglers bench-exchange bench-network bench-gridsearch bench-inference bench-reading bench-data bench-many-events
+bench: setup ## Measure everything (two hours; bench-data, -many-events, -memory, -reading, -exchange, -network, -workers, -stragglers, -gridsearch, -inference are its parts)
+	HEP_PIPELINE_BENCH= $(MAKE) BENCH= bench-workers bench-stragglers bench-exchange bench-network bench-gridsearch bench-inference bench-reading bench-data bench-memory bench-many-events
 
 bench-data: setup ## Measure: ROOT to features (half an hour; BENCH='--events 2000 12000 --repeats 3' is quicker)
 	$(BIN)/python tests/benchmarks/root_to_features.py $$HEP_PIPELINE_BENCH
 
 bench-many-events: setup ## Measure: features of few and of many events (BENCH='--events 30000 1000000' needs 60 GB of disk)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/many_events.py $$HEP_PIPELINE_BENCH
+
+bench-memory: setup ## Measure: memory of each stage of the demo, under a limit of 750 MiB (needs the rights of root)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/stage_memory.py $$HEP_PIPELINE_BENCH
 
 bench-reading: setup ## Measure: petastorm and arrow readers
 	PYTHONPATH=tests/helpers $(BIN)/python -W ignore tests/benchmarks/reading.py $$HEP_PIPELINE_BENCH

@@ -24,6 +24,7 @@ SMALL = {
     "bench-reading": "BENCH=--hlf 1000 --particles 1000 --repeats 1",
     "bench-data": "BENCH=--events 300 2000 --repeats 1",
     "bench-many-events": "BENCH=--events 600 1200",
+    "bench-memory": "BENCH=--mebibytes 0 --stages 1",
     "docs": "",
 }
 #: Goals with tests of their own, that CI calls itself, or that `make run` of the README runs.
