@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Self
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names, max_particles
 from features.errors import DatasetError
 from hep_core.storage import as_path
+from hep_core.unknown_names import there_is_no
 
 #: Version of the layout of `dataset.json`.
 DATASET_VERSION: Final = 5
@@ -125,13 +126,27 @@ class FeatureDataset(NamedTuple):
         return as_path(self.lies_in) if self.lies_in else self.folder
 
     def files(self, split: str) -> list[Path]:
-        """Paths of a split's row groups, in order; `hep_core.checked_parquet` reads them."""
+        """Paths of a split's row groups, in order; `hep_core.checked_parquet` reads them.
+
+        Raises:
+            DatasetError: There is no such split.
+        """
         folder = self.data
-        return [folder / group.file for group in self.splits[split]]
+        return [folder / group.file for group in self._row_groups(split)]
 
     def num_rows(self, split: str) -> int:
-        """Number of events of a split."""
-        return sum(group.rows for group in self.splits[split])
+        """Number of events of a split.
+
+        Raises:
+            DatasetError: There is no such split.
+        """
+        return sum(group.rows for group in self._row_groups(split))
+
+    def _row_groups(self, split: str) -> list[RowGroup]:
+        """The row groups of a split; an unknown one is a `DatasetError`."""
+        if split not in self.splits:
+            raise DatasetError(there_is_no("split", split, self.splits))
+        return self.splits[split]
 
 
 def _write_json(path: Path, description: dict[str, Any]) -> None:

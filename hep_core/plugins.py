@@ -7,7 +7,6 @@ specification, other processes from the environment.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 import os
@@ -20,6 +19,8 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+
+from hep_core.unknown_names import there_is_no
 
 #: Plugins of this process, for the processes that it starts.
 VARIABLE: Final = "HEP_PIPELINE_PLUGINS"
@@ -57,9 +58,7 @@ def name_validator(table: Mapping[str, Any], noun: str) -> Callable[[str], str]:
     def require_name(name: str) -> str:
         if name in table:
             return name
-        nearest = difflib.get_close_matches(name, table, n=1)
-        hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-        raise ValueError(f"there is no {noun} '{name}', only {', '.join(table)}.{hint}")
+        raise ValueError(there_is_no(noun, name, table))
 
     return require_name
 

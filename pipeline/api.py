@@ -10,7 +10,7 @@ All else is private.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,8 +23,9 @@ from features.settings import FeatureSettings
 from hep_core.checked_parquet import read_parquet
 from hep_core.paths import expand_path
 from hep_core.storage import as_path
+from hep_core.unknown_names import there_is_no
 from models.prediction_files import probability_branches
-from pipeline.errors import NoOutputYetError
+from pipeline.errors import MissingInputError, NoOutputYetError
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore
 from pipeline.scoring import EventClassifier, features_of, load_classifier
@@ -56,12 +57,16 @@ class Run(NamedTuple):
         """Return the folder of the output of a stage, after its files were checked.
 
         Raises:
+            MissingInputError: There is no such stage.
             NoOutputYetError: The stage has not run yet.
             RunFolderError: The output has no readable manifest.
             DamagedOutputError: A file of the output is not what was written.
         """
         version = self._store(stage).current()
         if version is None:
+            from pipeline.stages.table import STAGE_OF  # noqa: PLC0415 - an output needs no stages
+
+            _check_name("stage", stage, STAGE_OF)
             raise NoOutputYetError(
                 f"{self.folder} has no output of '{stage}'. Run `python -m pipeline {stage}` first."
             )
@@ -81,7 +86,11 @@ class Run(NamedTuple):
         return ak.from_parquet(self._store("ingest").data_folder(self.output("ingest")) / "events")
 
     def features(self, split: str = "test") -> pa.Table:
-        """Return the features of the events of a split: `train`, `val` or `test`."""
+        """Return the features of the events of a split: `train`, `val` or `test`.
+
+        Raises:
+            DatasetError: There is no such split.
+        """
         return pa.concat_tables([read_parquet(file) for file in self.dataset().files(split)])
 
     def histograms(self) -> dict[str, hist.Hist[Any]]:
@@ -97,8 +106,11 @@ class Run(NamedTuple):
         """Return the probabilities of a network for the events of the test split, a row for each.
 
         `file_uuid` and `entry`, the number in the file from 0, identify an event.
+
+        Raises:
+            MissingInputError: The evaluation has no such network.
         """
-        return read_parquet(self.output("evaluate") / network / "predictions.parquet")
+        return read_parquet(self._file_of_network("evaluate", network, "predictions.parquet"))
 
     def metrics(self) -> dict[str, Any]:
         """Return all numbers of the evaluation; `runs` holds those of each network."""
@@ -107,13 +119,40 @@ class Run(NamedTuple):
         return metrics
 
     def classifier(self, network: str) -> EventClassifier:
-        """Return a trained network, in use or not."""
-        return load_classifier(self.output("train") / network)
+        """Return a trained network, in use or not.
+
+        Raises:
+            MissingInputError: The training has no such network.
+        """
+        description = self._file_of_network("train", network, "model/model.json")
+        # The folder of the training is two levels above its `model/model.json`.
+        return load_classifier(description.parents[1])
+
+    def _file_of_network(self, stage: str, network: str, name: str) -> Path:
+        """Return a file that the output of a stage has for each network, in a folder of its name.
+
+        Raises:
+            MissingInputError: There is no such network.
+        """
+        folder = self.output(stage)
+        networks = [path.name for path in folder.iterdir() if (path / name).is_file()]
+        _check_name("network", network, sorted(networks))
+        return folder / network / name
 
     def _store(self, stage: str) -> StageStore:
         """Return the store of a stage, which finds the versions of its output."""
         storage = as_path(self.storage) if self.storage else None
         return StageStore(self.folder, stage, storage=storage)
+
+
+def _check_name(noun: str, name: str, available: Collection[str]) -> None:
+    """Refuse a name that a run lacks.
+
+    Raises:
+        MissingInputError: It is none of the valid names.
+    """
+    if name not in available:
+        raise MissingInputError(there_is_no(noun, name, available))
 
 
 def load_run(name: str | Path) -> Run:

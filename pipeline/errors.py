@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from hep_core.input_errors import InputFileError
 from hep_core.integrity import DamagedOutputError
 from hep_core.plugins import PluginError
 from hep_core.tokens import advice_on_tokens
+from hep_core.unknown_names import did_you_mean
 from ingestion.errors import FilesToComeError
 from models.errors import ModelError
 from training.errors import TrainingError
@@ -115,17 +115,14 @@ MISSING_INPUT_ERRORS: Final = (FilesToComeError, NoOutputYetError)
 def nearest(name: str, available: Iterable[str]) -> str:
     """Return advice on an unknown name: ` Did you mean 'x'?`, or a list of all valid names.
 
-    A name is similar if difflib finds at least half of it the same. The text starts with a space.
+    The text starts with a space.
 
     Examples:
         >>> nearest("isolation_con", ["isolation_cone", "min_jet_pt"])
         " Did you mean 'isolation_cone'?"
     """
     names = sorted(available)
-    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if matches:
-        return f" Did you mean '{matches[0]}'?"
-    return f" There are: {', '.join(names)}."
+    return did_you_mean(name, names) or f" There are: {', '.join(names)}."
 
 
 def truncated(text: str) -> str:

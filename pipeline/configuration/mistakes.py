@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from hep_core.secrets import HIDDEN, redact, redact_all
+from hep_core.unknown_names import did_you_mean
 from pipeline.configuration.credentials import holds_credential
 from pipeline.configuration.keys import ConfigSource, Keys, kind_of, sections_in
 from pipeline.errors import nearest, truncated
@@ -107,15 +107,14 @@ def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
         case "union_tag_invalid":
             tag = context["tag"]
             tags = _quoted_names(context["expected_tags"])
-            return f"'{key}': there is no '{tag}', only {', '.join(tags)}.{nearest(tag, tags)}"
+            return f"'{key}': there is no '{tag}', only {', '.join(tags)}.{did_you_mean(tag, tags)}"
     # All other types: pydantic's own message, and the value that was given.
     value: Any = redact_all(mistake["input"])
     shown_value = redact(repr(value))
     if holds_credential(f"{key}={value!r}"):
         shown_value = HIDDEN
     valid_values = _quoted_names(context.get("expected", ""))
-    close_values = difflib.get_close_matches(str(value), valid_values, n=1, cutoff=0.5)
-    advice = f" Did you mean {close_values[0]!r}?" if close_values else ""
+    advice = did_you_mean(str(value), valid_values)
     return f"'{key}': {mistake['msg']} (given: {shown_value}).{advice}"
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from hep_core.input_errors import nearest_names
+from hep_core.unknown_names import there_is_no
 from training.decorrelate_settings import DecorrelateSettings
 from training.errors import ColumnError
 from training.readers.batch import Batch
@@ -45,10 +45,7 @@ class Decorrelation(NamedTuple):
         """
         for name in [*settings.classes, *settings.signals]:
             if name not in classes:
-                raise ColumnError(
-                    f"train.decorrelate: there is no class '{name}', only "
-                    f"{', '.join(classes)}.{nearest_names(name, classes)}"
-                )
+                raise ColumnError(f"train.decorrelate: {there_is_no('class', name, classes)}")
         if not 0 < len(settings.signals) < len(classes):
             raise ColumnError(
                 f"train.decorrelate.signal: name some of the classes {', '.join(classes)}, but not "

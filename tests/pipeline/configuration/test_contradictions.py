@@ -210,7 +210,7 @@ def test_a_key_without_effect_beside_the_others_is_refused(
         ),
         (
             {"train": {"decorrelate": DECORRELATE | {"classes": ["qcd"]}}},
-            "decorrelate.classes: there is no class 'qcd'. There are: QCD",
+            "decorrelate.classes: there is no class 'qcd'. Did you mean 'QCD'",
         ),
         (
             {"train": {"decorrelate": DECORRELATE | {"signal": ["ttbar", "Z"]}}},

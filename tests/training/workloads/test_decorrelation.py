@@ -293,7 +293,7 @@ def test_classes_become_numbers() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"classes": ["qcd"]}, "no class 'qcd', only QCD, ttbar, W.jets. Nearest: QCD"),
+        ({"classes": ["qcd"]}, "no class 'qcd', only QCD, ttbar, W.jets. Did you mean 'QCD'"),
         ({"signal": "top"}, "no class 'top'"),
         ({"signal": None}, "signal: name some of the classes"),
         ({"signal": CLASSES}, "but not all"),
