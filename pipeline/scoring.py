@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS
+from features.errors import DatasetError
 from features.functions import needed_branches
 from features.kernel_pass import feature_rows, metadata_settings
 from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
@@ -95,15 +97,16 @@ class EventClassifier(NamedTuple):
         """Return the probabilities of the classes for each event.
 
         Args:
-            events: An awkward array, pandas DataFrame or Arrow table with the columns of the
-                features Parquet, or with those of the events Parquet, from which the features are
-                computed.
+            events: An awkward array, pandas DataFrame, Arrow table or record batch with the
+                columns of the features Parquet, or with those of the events Parquet, from which
+                the features are computed.
 
         Returns:
             (num_events, num_classes); NaN for events that the selection rejects.
 
         Raises:
-            features.errors.DatasetError: A column is missing or has empty values.
+            features.errors.DatasetError: The events are no table, or a column is missing or has
+                empty values.
             ModelError: The features say that they were made with other settings than those of the
                 training, or the model is damaged: selected events get probabilities that are not
                 finite.
@@ -319,13 +322,17 @@ def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
     """Compute the features of the events that the selection keeps.
 
     Args:
-        events: An awkward array, pandas DataFrame or Arrow table with the columns of the events
-            Parquet.
+        events: An awkward array, pandas DataFrame, Arrow table or record batch with the columns of
+            the events Parquet.
         selection: The section `features` of a config, or `EventClassifier.selection`.
 
     Returns:
         One row per selected event, with the columns of the features Parquet. The metadata of the
         table states the settings, by which a classifier checks that they are those of its training.
+
+    Raises:
+        features.errors.DatasetError: The events are no table, or a column is missing or has empty
+            values.
     """
     table = as_table(events)
     block = build_features(table, selection)
@@ -335,22 +342,40 @@ def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
 
 
 def as_table(events: Any) -> pa.Table:
-    """Convert an awkward array or a pandas DataFrame into an Arrow table; keep an Arrow table.
+    """Convert events, a row for each, into an Arrow table; keep an Arrow table.
 
     Collections without a candidate in any event get the type that they have in the events Parquet.
+
+    Raises:
+        DatasetError: The events are no table.
     """
     if isinstance(events, pa.Table):
         table = events
-    elif isinstance(events, ak.Array):
+    elif isinstance(events, pa.RecordBatch):
+        table = pa.Table.from_batches([events])
+    elif isinstance(events, ak.Array) and events.ndim == 1 and events.fields:
         table = ak.to_arrow_table(events, extensionarray=False)
-    else:
+    elif _is_data_frame(events):
         table = pa.Table.from_pandas(events, preserve_index=False)
+    else:
+        raise DatasetError(
+            f"events are an awkward array of records, a pandas DataFrame, or an Arrow table or "
+            f"record batch, not a {type(events).__name__}. `ak.Array` makes an array of a list of "
+            f"records; of one event, pass a slice of length 1."
+        )
     for index, column in enumerate(table.schema):
         if column.name in COLLECTIONS and _has_no_type(column.type):
             known_field = events_schema().field(column.name)
             typed = table[column.name].cast(known_field.type)
             table = table.set_column(index, column.name, typed)
     return table
+
+
+def _is_data_frame(events: Any) -> bool:
+    """Return whether events are a pandas DataFrame; pandas need not be installed."""
+    # A program that has a DataFrame has imported pandas.
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(events, pandas.DataFrame)
 
 
 def _has_no_type(column: pa.DataType) -> bool:

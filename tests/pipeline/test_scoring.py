@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import awkward as ak
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -117,3 +118,38 @@ def test_events_with_empty_values_are_refused_by_their_column(name: str, values:
 
     with pytest.raises(DatasetError, match=f"'{name}' of the events has 1 empty values"):
         features_of(events, SELECTION)
+
+
+def test_a_record_batch_has_the_features_of_its_table() -> None:
+    table = events_table(EVENTS)
+    (batch,) = table.combine_chunks().to_batches()
+
+    features = features_of(batch, SELECTION)
+
+    assert features.equals(features_of(table, SELECTION))
+    assert features.num_rows == len(EVENTS)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        EVENTS,
+        dict.fromkeys(["met", "jets"], 1.0),
+        ak.Array(EVENTS)[0],
+        np.zeros((2, 14)),
+        ak.Array([1.0, 2.0]),
+        "events.parquet",
+        None,
+    ],
+    ids=["list", "dict", "record", "matrix", "numbers", "path", "none"],
+)
+def test_events_that_are_no_table_are_refused_by_their_type(events: Any) -> None:
+    type_name = type(events).__name__
+    expected = (
+        f"events are an awkward array of records, a pandas DataFrame, or an Arrow table or record "
+        f"batch, not a {type_name}"
+    )
+
+    for score_or_compute in (classifier().scores, lambda table: features_of(table, SELECTION)):
+        with pytest.raises(DatasetError, match=expected):
+            score_or_compute(events)
