@@ -35,7 +35,7 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
     """Write predictions as Parquet, with the columns `predicted` and one for each class.
 
     The metadata of the file have the form of those of the features Parquet
-    (`features.schema.described`): classes, and what the columns are.
+    (`features.schema.described_schema`): classes, and what the columns are.
     """
     # One column for each class, named `probability_<class>`.
     names = probability_branches(classes)
@@ -69,7 +69,7 @@ def write_root(
     - `predicted` is its most probable class; `probability_<class>` are the class probabilities.
 
     The title of the tree is the JSON list of the classes, in the order of the labels.
-    docs/results.md joins the tree with the events.
+    docs/run-folder.md joins the tree with the events.
     """
     branches = probability_branches(classes)
     types = {

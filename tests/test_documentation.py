@@ -6,7 +6,9 @@ import importlib
 import json
 import lzma
 import re
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -34,6 +36,13 @@ ODD_PHRASES = re.compile(
 FOLDERS = (
     *("docs", "features", "hep_core", "hep_simulation", "hep_studies", "ingestion", "models"),
     *("pipeline", "samples", "tests", "training"),
+)
+#: Modules of Python that may name pages and objects.
+SOURCE = sorted(
+    path
+    for folder in FOLDERS
+    if folder not in {"docs", "tests"}
+    for path in (CHECKOUT / folder).rglob("*.py")
 )
 
 
@@ -74,6 +83,44 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             broken.append(link)
 
     assert broken == []
+
+
+def test_every_page_that_the_source_names_exists() -> None:
+    named = set()
+    for path in [CHECKOUT / "Makefile", *SOURCE]:
+        named |= set(re.findall(r"\bdocs/[\w./-]+\.(?:md|ipynb)\b", text_of(path)))
+
+    assert "docs/run-folder.md" in named
+    assert [page for page in sorted(named) if not (CHECKOUT / page).exists()] == []
+
+
+def test_every_object_that_the_source_names_in_backticks_exists() -> None:
+    packages = "hep_core|ingestion|features|models|training|pipeline|hep_simulation|hep_studies"
+    missing = []
+    for path in SOURCE:
+        for name in re.findall(rf"`((?:{packages})(?:\.[A-Za-z_]\w*)+)(?:\(\))?`", text_of(path)):
+            # The config has a section `features` too.
+            is_key = name.startswith("features.") and find_spec(module_in(name)) is None
+            if not is_key and not exists(name):
+                missing.append((path.name, name))
+
+    assert missing == []
+    assert exists("features.schema.features_schema")
+    assert not exists("features.schema.described")
+
+
+def module_in(name: str) -> str:
+    """The first two parts of a dotted name."""
+    return ".".join(name.split(".")[:2])
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is that of a module, or of an object in one."""
+    try:
+        resolve_name(name)
+    except (AttributeError, ModuleNotFoundError):
+        return False
+    return True
 
 
 def test_a_page_has_links_and_anchors() -> None:
