@@ -44,7 +44,8 @@ class FileInfo(NamedTuple):
     """The branch of the weights, or a number of it; `none` if the sample states so, empty if the
     file has none."""
     like_weights: Sequence[str] = ()
-    """Branches that are named like weights, if `weight` is empty."""
+    """Weights that the sample may state, of branches that are named like weights, if `weight` is
+    empty."""
     generated: dict[str, float] = {}  # noqa: RUF012 - nobody changes it
     """Sum of weights of all generated events, by its name in `sum_of_weights` of the sample."""
     skim: str | None = ""

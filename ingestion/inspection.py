@@ -23,9 +23,9 @@ from ingestion.suggestions import key_of_field, lines_to_paste
 from ingestion.weights import (
     check_weight_scale,
     generated_sum,
-    like_weights,
     list_lengths,
     sign_of_a_skim,
+    weights_to_offer,
 )
 
 #: Number of entries whose b-tags are read to see whether they are bits.
@@ -136,7 +136,7 @@ def _check_branches(
         edges=tuple(edges),
         pass_through=_pass_through_types(columns, missing, names, settings),
         weight=weight,
-        like_weights=() if weight else like_weights(names),
+        like_weights=() if weight else weights_to_offer(names, info.entries),
         list_lengths=list_lengths(names, columns, info.entries),
         absent_weights={
             name: nearest_names(columns[name].branch, list(names))

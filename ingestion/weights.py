@@ -13,11 +13,18 @@ from numpy.typing import NDArray
 
 from hep_core.input_errors import (
     DamagedFileError,
+    InputFileError,
     nearest_names,
     shortened_list,
     translate_read_errors,
 )
-from ingestion.branches import BranchLocation, column_numbers, event_numbers, is_variation
+from ingestion.branches import (
+    BranchLocation,
+    column_numbers,
+    event_numbers,
+    is_variation,
+    variation_numbers,
+)
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.expressions import ColumnSource
 from ingestion.layout import Branch, BranchNames
@@ -64,6 +71,34 @@ def like_weights(branches: Iterable[str]) -> tuple[str, ...]:
     matches = [name for name in branches if _LIKE_A_WEIGHT.match(name)]
     matches.sort(key=lambda name: (not _A_WEIGHT.fullmatch(name), len(name), name))
     return tuple(matches)
+
+
+def weights_to_offer(names: BranchNames, entries: int) -> tuple[str, ...]:
+    """The weights that the config may state, of branches that are named like weights."""
+    texts = [weight_text(names, branch, entries) for branch in like_weights(names)]
+    return tuple(text for text in texts if text)
+
+
+def weight_text(names: BranchNames, branch: str, entries: int) -> str:
+    """How the config names a branch as a weight, its first number if it holds lists.
+
+    The result is empty if the branch cannot be a weight: it is a collection or holds text, or the
+    lengths of its lists differ in the first thousand entries.
+    """
+    for text in (branch, f"{branch}[0]"):
+        # The checks of a weight that the config states decide, and their errors say no more here.
+        with suppress(InputFileError), translate_read_errors(names.file, f"branch '{branch}'"):
+            array = names[branch].empty_array()
+            # A branch of plain numbers shows by its type that it has one for each event.
+            if array.ndim > 1:
+                array = names[branch].read(0, min(_FIRST_ENTRIES, entries))
+            source = ColumnSource.of_weight(text)
+            column_numbers(array, "weight", source, path=names.file)
+            if source.position is not None:
+                length = len(array[0])
+                variation_numbers(array, "weight", source, length, path=names.file)
+            return text
+    return ""
 
 
 def generated_sum(file: Any, key: str, path: str) -> float:

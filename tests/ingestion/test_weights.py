@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import awkward as ak
 import numpy as np
 import pytest
 from delphes_files import checked_files, select, source_of, write_delphes
@@ -13,9 +14,12 @@ from pydantic import ValidationError
 
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.file_info import FileInfo
-from ingestion.files import find_input_files, inventory
+from ingestion.files import SourceFile, find_input_files, inventory
+from ingestion.layout import BranchNames
 from ingestion.notes import notes
+from ingestion.root_format import open_root
 from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.weights import weight_text
 
 ROWS = distinct([event_row(electrons=[lepton(40.0 + n, 0, 0)], weight=0.5 * n) for n in range(4)])
 
@@ -101,6 +105,40 @@ def test_branches_named_like_weights_are_listed_instead_of_called_absent(tmp_pat
     assert "genWeight, xsec, LHEWeight_originalXWGTUP. State one" in message
     for weight in ("none", "genWeight"):
         assert notes_of(*checked_files(path, weight=weight)) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.ones(4), "XWeight"),
+        (np.ones((4, 1)), "XWeight"),
+        (ak.Array([[1.0], [2.0], [3.0], [4.0]]), "XWeight"),
+        (THREE_WEIGHTS, "XWeight[0]"),
+        (ak.Array([[], [1.0], [2.0], [3.0]]), None),
+        (ak.Array(["a", "b", "c", "d"]), None),
+    ],
+    ids=["number", "array-of-one", "list-of-one", "several", "empty-list", "text"],
+)
+def test_only_branches_that_can_be_weights_are_offered(
+    tmp_path: Path, values: Any, expected: str | None
+) -> None:
+    path = write_weights(tmp_path / "a.root", {"XWeight": values, "other_weight": np.ones(4)})
+
+    (info,) = checked_files(path)
+
+    assert info.like_weights == ((expected, "other_weight") if expected else ("other_weight",))
+    for weight in info.like_weights:
+        assert checked_files(path, weight=weight)[0].weight == weight
+
+
+def test_collections_and_their_lists_are_no_weights(ttbar_source: SourceFile) -> None:
+    with open_root(ttbar_source.path) as file:
+        names = BranchNames(file["Delphes"], ttbar_source.path)
+
+        assert weight_text(names, "Event.Weight", 100) == "Event.Weight"
+        for branch in ("Event", "Jet.PT"):
+            assert branch in names
+            assert weight_text(names, branch, 100) == ""
 
 
 #: A weight and its variations; the files of collision data have none of their branches.
