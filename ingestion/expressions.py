@@ -6,7 +6,7 @@ import ast
 import functools
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -110,10 +110,22 @@ class ColumnSource(NamedTuple):
         """
         name = re.sub(r"^weight *\* *", "", text)
         is_factor = name != text
-        in_list = re.fullmatch(r"([^\[]*)\[(\d+)\]", name)
+        in_list = re.fullmatch(r"(.*)\[(\d+)\]", name)
         if in_list:
             return cls(in_list[1], int(in_list[2]), is_factor)
         return cls(name, is_factor=is_factor)
+
+    def in_file(self, names: Container[str]) -> Self:
+        """The source in a file with branches of these names.
+
+        A branch whose own name ends in `[N]` comes before a position of a list.
+
+        Examples:
+            >>> ColumnSource("w", 0).in_file(["w", "w[0]"])
+            ColumnSource(branch='w[0]', position=None, is_factor=False)
+        """
+        is_branch = self.position is not None and self.text in names
+        return self._replace(branch=self.text, position=None) if is_branch else self
 
 
 class LabelRule(NamedTuple):

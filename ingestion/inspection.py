@@ -12,7 +12,7 @@ from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.branches import column_numbers, convert_exactly, is_variation, list_numbers
 from ingestion.conflicts import content_identity, tree_identity
 from ingestion.errors import MissingBranchError, MissingTreeError, UnclosedFileError
-from ingestion.expressions import COLUMN_PREFIX, ColumnSource, LabelRule
+from ingestion.expressions import COLUMN_PREFIX, ColumnSource
 from ingestion.file_info import FileInfo
 from ingestion.layout import Branch, BranchNames, field_sources, is_fixed
 from ingestion.root_format import TREES, check_header, open_root
@@ -109,7 +109,8 @@ def _check_branches(
     """
     weight = source.sample.weight
     # A weight that the file need not have, and lacks, counts as `none`.
-    if not source.needs_weight and ColumnSource.of_weight(info.weight).branch not in names:
+    stated_weight = ColumnSource.of_weight(info.weight).in_file(names)
+    if not source.needs_weight and stated_weight.branch not in names:
         weight = NO_WEIGHT
     missing = _missing_optional(source, weight, settings, names)
     has_weight = "weight" not in missing
@@ -121,9 +122,8 @@ def _check_branches(
     # The branches that the file has are checked with their types.
     branches = settings.names.branches(settings.branch_map)
     branches = {field: branch for field, branch in branches.items() if field not in missing}
-    columns = settings.pass_through_columns | LabelRule.of(source.sample.label_by).sources
+    columns = settings.columns(weight if has_weight else "", source.sample.label_by, names)
     if has_weight:
-        columns["weight"] = ColumnSource.of_weight(weight)
         branches["weight"] = columns["weight"].branch
     sources = field_sources(names, branches, settings.branch_map)
     if settings.min_btag is None and "jets.count" not in settings.branch_map:
@@ -156,7 +156,8 @@ def _missing_optional(
     Raises:
         MissingBranchError: Other branches are missing too.
     """
-    branches = settings.branches(weight or "", source.sample.label_by)
+    columns = settings.columns(weight or "", source.sample.label_by, names)
+    branches = settings.branches(columns)
     missing = {field: branch for field, branch in branches.items() if branch not in names}
     optional = _optional_fields(branches, missing, weight, source, settings)
     needed = {field: branch for field, branch in missing.items() if field not in optional}

@@ -75,15 +75,16 @@ def read_events(
     decompressed twice.
     """
     settings = settings.for_sample(info.tree, info.branch_map, info.weights)
-    names_of_fields = settings.branches(info.weight, info.label_by)
-    # Fields that the file may lack, and does, are not read.
-    for field in info.missing_optional:
-        names_of_fields.pop(field, None)
     with translate_read_errors(info.path, f"entries {start} to {stop - 1}"):
         file = open_root(info.path)
     with file:
         with translate_read_errors(info.path, "its baskets' index"):
             names = BranchNames(file[settings.tree], info.path)
+            columns = settings.columns(info.weight, info.label_by, names)
+            names_of_fields = settings.branches(columns)
+            # Fields that the file may lack, and does, are not read.
+            for field in info.missing_optional:
+                names_of_fields.pop(field, None)
             sources = number_sources(names)
             sources |= field_sources(names, names_of_fields, settings.branch_map)
             # A branch that several fields use, by different numbers or leaves, is read once.
@@ -104,12 +105,13 @@ def read_events(
                 if len(array) != last - first:
                     cause = ValueError(f"a branch has {len(array)} of {last - first} entries")
                     raise DamagedFileError.at(info.path, where=where, cause=cause)
-            yield _raw_events(arrays, sources, info, settings, first)
+            yield _raw_events(arrays, sources, columns, info, settings, first)
 
 
 def _raw_events(
     arrays: dict[str, ak.Array],
     sources: dict[str, Branch],
+    columns: Mapping[str, ColumnSource],
     info: FileInfo,
     settings: IngestSettings,
     first: int,
@@ -123,6 +125,7 @@ def _raw_events(
     Args:
         arrays: Numbers of each field (`muons.pt`) or column.
         sources: Branches of the fields, for messages.
+        columns: Sources of the columns in the file.
         info: The file.
         settings: Those of the sample.
         first: Entry of the first event in the file.
@@ -132,7 +135,7 @@ def _raw_events(
         name: event_numbers(arrays[name], sources[name].location, SCALARS[name].dtype, first)
         for name in ("met", "met_phi")
     }
-    scalars["weight"] = _weights(arrays, info, first)
+    scalars["weight"] = _weights(arrays, columns, info, first)
     collections = {}
     for name, fields in COLLECTIONS.items():
         if info.lacks_particles and name in PARTICLE_COLLECTIONS:
@@ -143,7 +146,8 @@ def _raw_events(
             collections[name] = _collection(name, arrays, sources, settings, first)
     pass_through = {}
     without_weight = {}
-    for name, source in settings.pass_through_columns.items():
+    for name in settings.pass_through_columns:
+        source = columns[name]
         if name.startswith(COLUMN_PREFIX):
             dtype = info.pass_through[source.branch]
             pass_through[source.branch] = column_numbers(
@@ -164,7 +168,7 @@ def _raw_events(
             without_weight[name] = ~variation.has_number
     labels = np.full(num_events, info.label)
     if info.label_by:
-        labels = _labels(arrays, info, first)
+        labels = _labels(arrays, columns, info, first)
     return RawEvents(
         np.arange(first, first + num_events),
         scalars,
@@ -176,7 +180,9 @@ def _raw_events(
     )
 
 
-def _weights(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArray[np.float64]:
+def _weights(
+    arrays: Mapping[str, ak.Array], columns: Mapping[str, ColumnSource], info: FileInfo, first: int
+) -> NDArray[np.float64]:
     """(num_events,) weights of the sample; 1 without a branch.
 
     `first` is the entry of the first event, for messages.
@@ -186,7 +192,7 @@ def _weights(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDAr
     """
     if "weight" not in arrays:
         return np.ones(len(arrays["met"]))
-    source = ColumnSource.of_weight(info.weight)
+    source = columns["weight"]
     weights = column_numbers(
         arrays["weight"], "weight", source, path=info.path, dtype="float64", first=first
     )
@@ -196,7 +202,9 @@ def _weights(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDAr
     return weights
 
 
-def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArray[np.int64]:
+def _labels(
+    arrays: Mapping[str, ak.Array], columns: Mapping[str, ColumnSource], info: FileInfo, first: int
+) -> NDArray[np.int64]:
     """(num_events,) classes by the conditions of the sample (`label_by`).
 
     Raises:
@@ -204,14 +212,14 @@ def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArr
             calculated.
     """
     rule = LabelRule.of(info.label_by)
-    columns = {
-        name: column_numbers(arrays[name], name, source, path=info.path, first=first)
-        for name, source in rule.sources.items()
+    numbers = {
+        name: column_numbers(arrays[name], name, columns[name], path=info.path, first=first)
+        for name in rule.sources
     }
     num_events = len(arrays["met"])
     entries = f"entries {first} to {first + num_events - 1}"
     try:
-        labels, num_conditions = rule.labels(columns)
+        labels, num_conditions = rule.labels(numbers)
     # Only integers have bits, and a quotient by 0 that is an integer does not exist.
     except (ArithmeticError, TypeError) as cause:
         raise WrongBranchTypeError(
@@ -221,9 +229,7 @@ def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArr
     is_wrong = num_conditions != 1
     if is_wrong.any():
         event = int(np.argmax(is_wrong))
-        values = [
-            f"{source.text} is {columns[name][event]}" for name, source in rule.sources.items()
-        ]
+        values = [f"{columns[name].text} is {numbers[name][event]}" for name in rule.sources]
         num_without = np.count_nonzero(num_conditions == 0)
         num_several = np.count_nonzero(num_conditions > 1)
         raise WrongBranchTypeError(

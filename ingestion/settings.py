@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Self
 
@@ -281,19 +281,28 @@ class IngestSettings(SettingsSection):
             columns[f"{WEIGHT_PREFIX}{name}"] = ColumnSource.of_weight(text)
         return columns
 
-    def branches(self, weight: str = "", label_by: LabelBy | None = None) -> dict[str, str]:
-        """The branch of each field of the events and each further column, by name or key.
+    def columns(
+        self, weight: str, label_by: LabelBy, names: Container[str]
+    ) -> dict[str, ColumnSource]:
+        """The source of each column in a file, by its key.
 
-        The columns are those that pass through, and those of `weight` and `label_by`, if given. A
-        weight stated as `none` has no branch.
+        The columns are those that pass through, those of `label_by`, and the `weight`, unless it is
+        empty. `names` are the branches of the file.
+        """
+        columns = self.pass_through_columns | LabelRule.of(label_by).sources
+        if weight:
+            columns["weight"] = ColumnSource.of_weight(weight)
+        return {key: source.in_file(names) for key, source in columns.items()}
+
+    def branches(self, columns: Mapping[str, ColumnSource] = {}) -> dict[str, str]:
+        """The branch of each field of the events and each of the columns, by name or key.
+
+        One of `ingest.weights` that is stated as `none` has no branch.
         """
         branches = self.names.branches(self.branch_map)
-        columns = self.pass_through_columns | LabelRule.of(label_by or {}).sources
-        for name, source in columns.items():
-            if source.branch != NO_WEIGHT:
-                branches[name] = source.branch
-        if weight:
-            branches["weight"] = ColumnSource.of_weight(weight).branch
+        for key, source in columns.items():
+            if key == "weight" or source.branch != NO_WEIGHT:
+                branches[key] = source.branch
         return branches
 
     def for_sample(

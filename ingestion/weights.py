@@ -92,7 +92,7 @@ def weight_text(names: BranchNames, branch: str, entries: int) -> str:
             # A branch of plain numbers shows by its type that it has one for each event.
             if array.ndim > 1:
                 array = names[branch].read(0, min(_FIRST_ENTRIES, entries))
-            source = ColumnSource.of_weight(text)
+            source = ColumnSource.of_weight(text).in_file(names)
             column_numbers(array, "weight", source, path=names.file)
             if source.position is not None:
                 length = len(array[0])

@@ -131,6 +131,32 @@ def test_only_branches_that_can_be_weights_are_offered(
         assert checked_files(path, weight=weight)[0].weight == weight
 
 
+#: Branches with names as ROOT's macros write them, beside lists and numbers of the same names.
+BRACKETS = {"w[0]": np.arange(4.0), "w": np.full((4, 2), 7.0), "v[0]": THREE_WEIGHTS}
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [("w[0]", [0, 1, 2, 3]), ("w[1]", [7, 7, 7, 7]), ("v[0][2]", [2, 5, 8, 11])],
+)
+def test_a_branch_whose_name_ends_in_brackets_comes_before_a_position(
+    tmp_path: Path, weight: str, expected: list[float]
+) -> None:
+    path = write_weights(tmp_path / "a.root", BRACKETS)
+    numbers = np.array(expected)
+
+    assert select(path, weight=weight).table["weight"].to_pylist() == expected
+    varied = IngestSettings(weights={"up": weight}, pass_through=["w[0]"])
+    table = select(path, varied, weight="none").table
+    assert table["weight_up"].to_pylist() == expected
+    assert table["w[0]"].to_pylist() == [0, 1, 2, 3]
+    label_by = {f"{weight} > 2.5": 1, f"{weight} <= 2.5": 0}
+    sample = SampleSettings(name="a", label_by=label_by, files=[str(path)], weight="none")
+    (info,) = find_input_files([sample], IngestSettings(), lambda _: None).infos
+    labels = select(info).table["label"].to_pylist()
+    assert labels == (numbers > 2.5).tolist()
+
+
 def test_collections_and_their_lists_are_no_weights(ttbar_source: SourceFile) -> None:
     with open_root(ttbar_source.path) as file:
         names = BranchNames(file["Delphes"], ttbar_source.path)
