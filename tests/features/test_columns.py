@@ -36,24 +36,28 @@ def test_names_differ_and_every_row_is_filled_in(features: tuple) -> None:
         assert feature.unit in {"GeV", "rad", "mm", "e", "1"}
         assert feature.is_scaled
         assert feature.log_above >= 0
-        assert (feature.log_above > 0) == (feature.unit in {"GeV", "mm"} or "iso_" in feature.name)
+        is_steep = feature.unit in {"GeV", "mm"} or "iso_" in feature.name
+        assert (feature.log_above > 0) == is_steep
 
 
 def test_every_high_level_feature_has_a_histogram_that_its_flags_and_counts_fit() -> None:
-    assert [name for name in histogrammed_features() if name.startswith("hlf.")] == [
-        *(f"hlf.{name}" for name in hlf_names()),
-        "hlf.num_particles",
-    ]
-    for _, binning in histogrammed_features().values():
+    features = histogrammed_features()
+
+    hlf_histograms = [name for name in features if name.startswith("hlf.")]
+    expected_histograms = [f"hlf.{name}" for name in hlf_names()]
+    assert hlf_histograms == [*expected_histograms, "hlf.num_particles"]
+    for _, binning in features.values():
         assert binning.low < binning.high
         assert binning.bins > 1
-    assert histogrammed_features()["hlf.num_particles"][1].high > MAX_PARTICLES
+    _, binning_of_counts = features["hlf.num_particles"]
+    assert binning_of_counts.high > MAX_PARTICLES
 
 
 def test_histograms_of_steep_spectra_are_logarithmic() -> None:
     features = histogrammed_features()
 
-    assert {name for name, (_, binning) in features.items() if binning.log} == {
+    logarithmic = {name for name, (_, binning) in features.items() if binning.log}
+    assert logarithmic == {
         "hlf.lepton_iso_photon",
         "hlf.lepton_iso_neutral",
         "particles.energy",

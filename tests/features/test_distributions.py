@@ -19,10 +19,13 @@ def test_histograms_sum_weights_of_events_and_of_particles_of_the_first_events(
 ) -> None:
     monkeypatch.setattr("features.distributions.EVENTS_FOR_PARTICLES", 2)
     path = tmp_path / "histograms.json"
+    num_events, num_particles = 3, np.array([3, 4, 5], np.int32)
+    # Only the particles of the first two events.
+    num_rows = num_particles[:2].sum()
     row_group = fill_histograms(
-        hlf=np.zeros((3, len(hlf_names())), np.float32),
-        particles=np.zeros((3 + 4, NUM_PARTICLE_FEATURES), np.float32),
-        num_particles=np.array([3, 4, 5], np.int32),
+        hlf=np.zeros((num_events, len(hlf_names())), np.float32),
+        particles=np.zeros((num_rows, NUM_PARTICLE_FEATURES), np.float32),
+        num_particles=num_particles,
         labels=np.array([0, 1, 1]),
         weights=np.array([2.0, 3.0, 7.0], np.float32),
         classes=["QCD", "ttbar"],
@@ -31,14 +34,19 @@ def test_histograms_sum_weights_of_events_and_of_particles_of_the_first_events(
     save_histograms(add_histograms([row_group] * 3), path)
 
     stored = json.loads(path.read_text(), object_hook=uhi.io.json.object_hook)
-    mt, eta = hist.Hist(stored["hlf.mt"]), hist.Hist(stored["particles.eta"])
+    mt = hist.Hist(stored["hlf.mt"])
+    eta = hist.Hist(stored["particles.eta"])
     assert mt.axes.name == ("mt", "class")
     assert mt.axes.label == ("mt [GeV]", "QCD, ttbar")
     assert eta.axes.label[0] == "eta"
-    # Sum of weights and of squared weights of each class.
-    for histogram, expected in (
-        (mt, [(3 * 2, 3 * 4), (3 * (3 + 7), 3 * (9 + 49))]),
-        (eta, [(3 * 3 * 2, 3 * 3 * 4), (3 * 4 * 3, 3 * 4 * 9)]),
-    ):
-        sums = [histogram[{"class": label}].sum(flow=True) for label in (0, 1)]
-        assert [(bin_sum.value, bin_sum.variance) for bin_sum in sums] == expected
+    # Three row groups; every event counts in mt, and each of its particles in eta.
+    assert sums_of_class(mt, 0) == (3 * 2, 3 * 2**2)
+    assert sums_of_class(mt, 1) == (3 * (3 + 7), 3 * (3**2 + 7**2))
+    assert sums_of_class(eta, 0) == (3 * 3 * 2, 3 * 3 * 2**2)
+    assert sums_of_class(eta, 1) == (3 * 4 * 3, 3 * 4 * 3**2)
+
+
+def sums_of_class(histogram: hist.Hist, label: int) -> tuple[float, float]:
+    """The sum of the weights and of the squared weights of a class."""
+    total = histogram[{"class": label}].sum(flow=True)
+    return total.value, total.variance

@@ -37,12 +37,15 @@ def summarise(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str
         for index in range(EVENTS_PER_SAMPLE):
             start, stop = block.particle_offsets[index : index + 2]
             particles = all_particles[start:stop]
+            entry = events["entry"][int(block.selected[index])].as_py()
+            (hlf,) = named(block.hlf[index : index + 1], hlf_names())
+            (sums,) = named(particles.sum(axis=0, keepdims=True), PARTICLE_FEATURE_NAMES)
             summary = {
                 "sample": info.sample,
-                "entry": events["entry"][int(block.selected[index])].as_py(),
-                "hlf": named(block.hlf[index : index + 1], hlf_names())[0],
+                "entry": entry,
+                "hlf": hlf,
                 "num_particles": len(particles),
-                "sums": named(particles.sum(axis=0, keepdims=True), PARTICLE_FEATURE_NAMES)[0],
+                "sums": sums,
                 "first_rows": named(particles[:2], PARTICLE_FEATURE_NAMES),
             }
             summaries.append(summary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from event_rows import event_row, lepton, tower, track
 from extracted_features import ELECTRON, column, particle_rows
@@ -19,7 +20,9 @@ def particle_row(**numbers: float) -> dict[str, float]:
 def test_lepton_row_is_massless_at_vertex_zero() -> None:
     eta = math.asinh(0.75)  # pz = 0.75 pT, E = 1.25 pT
 
-    rows = particle_rows(event_row(electrons=[lepton(40.0, eta, 0.0, charge=-1)]))
+    electron = lepton(40.0, eta, 0.0, charge=-1)
+
+    rows = particle_rows(event_row(electrons=[electron]))
 
     momentum = {"energy": 50.0, "px": 40.0, "pz": 30.0, "pt": 40.0, "eta": eta}
     expected = particle_row(**momentum, is_electron=1.0, charge=-1.0)
@@ -28,7 +31,8 @@ def test_lepton_row_is_massless_at_vertex_zero() -> None:
 
 def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
     # pz = -0.75 pT, E = 1.25 pT, px = 0.8 pT, py = 0.6 pT.
-    eta, phi = -math.asinh(0.75), math.asin(0.6)
+    eta = -math.asinh(0.75)
+    phi = math.asin(0.6)
     displaced = track(20.0, eta, phi, charge=-1, vertex=(1.5, -2.5, 3.5))
 
     rows = particle_rows(event_row(electrons=[ELECTRON], tracks=[displaced]))
@@ -51,50 +55,52 @@ def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
 def test_rows_after_the_lepton_have_the_order_of_the_settings(
     ordering: str, expected: list[float]
 ) -> None:
+    # The larger the pT, the nearer to the lepton.
+    tracks = [track(2.0, 2.0, 0.0), track(4.0, 0.0, -1.0)]
+    photon = tower(3.0, 0.0, 1.5)
+    neutral_hadron = tower(5.0, 0.5, 0.0)
     event = event_row(
-        electrons=[ELECTRON],
-        tracks=[track(2.0, 2.0, 0.0), track(4.0, 0.0, -1.0)],
-        photons=[tower(3.0, 0.0, 1.5)],
-        neutral_hadrons=[tower(5.0, 0.5, 0.0)],
+        electrons=[ELECTRON], tracks=tracks, photons=[photon], neutral_hadrons=[neutral_hadron]
     )
 
-    assert column(particle_rows(event, ordering=ordering), "pt") == expected
+    rows = particle_rows(event, ordering=ordering)
+
+    assert column(rows, "pt") == expected
 
 
 def test_distance_from_the_lepton_is_taken_across_the_phi_seam() -> None:
     photons = [tower(2.0, 0.0, 2.0), tower(3.0, 0.0, -3.0)]
     event = event_row(muons=[lepton(40.0, 0.0, 3.0)], photons=photons)
 
-    assert column(particle_rows(event), "pt") == [40.0, 3.0, 2.0]
+    rows = particle_rows(event)
+
+    assert column(rows, "pt") == [40.0, 3.0, 2.0]
 
 
 @pytest.mark.parametrize("ordering", ["increasing", "decreasing"])
 def test_equal_distances_are_ordered_by_species_pt_eta_and_phi(ordering: str) -> None:
+    tracks = [(2.0, 1.0, 0.0), (2.0, 0.0, 1.0), (2.0, 0.0, -1.0), (2.0, -1.0, 0.0), (3.0, 1.0, 0.0)]
+    photons = [(4.0, -1.0, 0.0), (5.0, 1.0, 0.0)]
+    neutral_hadron = (6.0, -1.0, 0.0)
     event = event_row(
         electrons=[ELECTRON],
-        tracks=[
-            track(2.0, 1.0, 0.0),
-            track(2.0, 0.0, 1.0),
-            track(2.0, 0.0, -1.0),
-            track(2.0, -1.0, 0.0),
-            track(3.0, 1.0, 0.0),
-        ],
-        photons=[tower(4.0, -1.0, 0.0), tower(5.0, 1.0, 0.0)],
-        neutral_hadrons=[tower(6.0, -1.0, 0.0)],
+        tracks=[track(*momentum) for momentum in tracks],
+        photons=[tower(*momentum) for momentum in photons],
+        neutral_hadrons=[tower(*neutral_hadron)],
     )
 
     rows = particle_rows(event, ordering=ordering)
 
-    assert [(row["pt"], row["eta"], row["phi"]) for row in rows[1:]] == [
+    sorted_tracks = [
         (3.0, 1.0, 0.0),
         (2.0, -1.0, 0.0),
         (2.0, 0.0, -1.0),
         (2.0, 0.0, 1.0),
         (2.0, 1.0, 0.0),
-        (5.0, 1.0, 0.0),
-        (4.0, -1.0, 0.0),
-        (6.0, -1.0, 0.0),
     ]
+    sorted_photons = [(5.0, 1.0, 0.0), (4.0, -1.0, 0.0)]
+    momenta = [(row["pt"], row["eta"], row["phi"]) for row in rows[1:]]
+    assert momenta == [*sorted_tracks, *sorted_photons, neutral_hadron]
 
 
 @pytest.mark.parametrize(
@@ -102,15 +108,18 @@ def test_equal_distances_are_ordered_by_species_pt_eta_and_phi(ordering: str) ->
 )
 def test_the_hardest_candidates_stay_in_file_order(collection: str, cap: int) -> None:
     make_candidate = track if collection == "tracks" else tower
-    # 11 shares no factor with cap + 3: every pT occurs once.
-    pts = [2.0 + 0.25 * ((11 * index) % (cap + 3)) for index in range(cap + 3)]
+    num_candidates = cap + 3
+    # 11 shares no factor with the number of candidates: every pT occurs once.
+    ranks_of_pt = 11 * np.arange(num_candidates) % num_candidates
+    pts = (2.0 + 0.25 * ranks_of_pt).tolist()
     candidates = [make_candidate(pt, 2.0, 2.0) for pt in pts]
+    event = event_row(electrons=[ELECTRON], **{collection: candidates})
 
-    rows = particle_rows(
-        event_row(electrons=[ELECTRON], **{collection: candidates}), ordering="file"
-    )
+    rows = particle_rows(event, ordering="file")
 
-    assert column(rows[1:], "pt") == [pt for pt in pts if pt > 2.5]
+    # The three that are softest have a pT of 2, 2.25 and 2.5.
+    hardest_pts = [pt for pt in pts if pt > 2.5]
+    assert column(rows[1:], "pt") == hardest_pts
 
 
 @pytest.mark.parametrize(
@@ -128,4 +137,5 @@ def test_at_the_cap_equal_pt_is_ordered_by_eta_and_phi(
     rows = particle_rows(event, ordering="file")
 
     equal_rows = [row for row in rows if row["pt"] == 2.0]
-    assert [(row["eta"], row["phi"]) for row in equal_rows] == expected
+    directions = [(row["eta"], row["phi"]) for row in equal_rows]
+    assert directions == expected

@@ -24,6 +24,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     )
 
 
+def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Compare single-precision numbers with those that are computed in double precision."""
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDataset) -> None:
     table = pq.read_table(dataset.folder / "train")
 
@@ -37,15 +42,13 @@ def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDa
         for name in PARTICLE_CORE:
             if name != "kind":
                 assert columns[name].tolist() == row[f"particle_{name}"]
-        pt, eta, phi = (np.array(row[f"particle_{name}"]) for name in ("pt", "eta", "phi"))
-        expected = {
-            "px": pt * np.cos(phi),
-            "py": pt * np.sin(phi),
-            "pz": pt * np.sinh(eta),
-            "energy": pt * np.cosh(eta),
-        }
-        for name, values in expected.items():
-            np.testing.assert_allclose(columns[name], values, rtol=1e-6, atol=1e-6)
+        pt = np.array(row["particle_pt"])
+        eta = np.array(row["particle_eta"])
+        phi = np.array(row["particle_phi"])
+        assert_close(columns["px"], pt * np.cos(phi))
+        assert_close(columns["py"], pt * np.sin(phi))
+        assert_close(columns["pz"], pt * np.sinh(eta))
+        assert_close(columns["energy"], pt * np.cosh(eta))
         names = ["is_charged_hadron", "is_photon", "is_neutral_hadron", "is_electron", "is_muon"]
         flags = np.stack([columns[name] for name in names])
         assert flags.argmax(axis=0).tolist() == row["particle_kind"]
@@ -55,6 +58,7 @@ def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDa
 
 def test_a_slice_of_a_table_gives_a_slice_of_the_matrices(dataset: FeatureDataset) -> None:
     table = pq.read_table(dataset.folder / "train")
+    # Rows 3 to 13.
     table_slice = table.slice(3, 11)
     (batch,) = table_slice.combine_chunks().to_batches()
     names = ["hlf", "particles"]
@@ -70,11 +74,13 @@ def test_a_slice_of_a_table_gives_a_slice_of_the_matrices(dataset: FeatureDatase
 
 def test_a_missing_column_is_named(dataset: FeatureDataset) -> None:
     table = pq.read_table(dataset.files("val")[0])
+    without_phi = table.drop(["particle_phi"])
+    with_list_of_features = pa.table({"hlf": [[1.0]]})
 
     with pytest.raises(DatasetError, match="no column 'particle_phi'"):
-        model_inputs(table.drop(["particle_phi"]), ["particles"])
+        model_inputs(without_phi, ["particles"])
     with pytest.raises(DatasetError, match="no column 'ht'"):
-        model_inputs(pa.table({"hlf": [[1.0]]}), ["hlf"])
+        model_inputs(with_list_of_features, ["hlf"])
 
 
 def test_pandas_and_awkward_read_a_split_by_name(dataset: FeatureDataset) -> None:
@@ -85,10 +91,15 @@ def test_pandas_and_awkward_read_a_split_by_name(dataset: FeatureDataset) -> Non
     array = ak.from_parquet(folder)
 
     for name in ("ht", "label"):
-        assert frame[name].tolist() == array[name].tolist() == table[name].to_pylist()
-    assert frame["particle_pt"].map(len).tolist() == ak.num(array.particle_pt).tolist()
-    hadron_pt = ak.sum(array.particle_pt[array.particle_kind == 0], axis=1)
+        column = table[name].to_pylist()
+        assert frame[name].tolist() == column
+        assert array[name].tolist() == column
+    particle_counts = frame["particle_pt"].map(len)
+    assert particle_counts.tolist() == ak.num(array.particle_pt).tolist()
+    # The kind 0 is a charged hadron.
+    hadron_pt = array.particle_pt[array.particle_kind == 0]
     matrices = model_inputs(table, ["particles"])["particles"]
     is_hadron = matrices[..., PARTICLE_FEATURE_NAMES.index("is_charged_hadron")]
     pt = matrices[..., PARTICLE_FEATURE_NAMES.index("pt")]
-    np.testing.assert_allclose(hadron_pt, (pt * is_hadron).sum(axis=1), rtol=1e-5)
+    expected_sums = (pt * is_hadron).sum(axis=1)
+    np.testing.assert_allclose(ak.sum(hadron_pt, axis=1), expected_sums, rtol=1e-5)

@@ -54,8 +54,10 @@ def test_published_isolation_loses_neighbours_across_the_seam() -> None:
 
     # The sum holds the track itself, and 1 is subtracted for it: only the neighbour on the same
     # side of the seam counts.
-    assert published.column("iso_charged")[1:4] == near((4 + 1) / 4 - 1, 2 / 2 - 1, (1 + 4) / 1 - 1)
-    assert correct.column("iso_charged")[1:4] == near((2 + 1) / 4, (4 + 1) / 2, (4 + 2) / 1)
+    expected_published = near((4 + 1) / 4 - 1, 2 / 2 - 1, (1 + 4) / 1 - 1)
+    expected_correct = near((2 + 1) / 4, (4 + 1) / 2, (4 + 2) / 1)
+    assert published.column("iso_charged")[1:4] == expected_published
+    assert correct.column("iso_charged")[1:4] == expected_correct
 
 
 @pytest.mark.parametrize("collection", ["photons", "neutral_hadrons"])
@@ -86,12 +88,14 @@ def test_published_subtracts_one_from_the_charged_isolation_of_every_row() -> No
 
 
 def test_published_lepton_without_own_track_passes_in_a_crowd() -> None:
-    event = event_row(**(FAR | {"electrons": [ELECTRON], "photons": [tower(50.0, 0.1, 0.0)]}))
+    close_photon = tower(50.0, 0.1, 0.0)
+    event = event_row(**(FAR | {"electrons": [ELECTRON], "photons": [close_photon]}))
 
     hlf = hlf_of(event, **PUBLISHED)
 
     # -1 + 50 / 40 = 0.25 is isolated, and 1.25 is not.
-    assert hlf["lepton_iso_charged"] + hlf["lepton_iso_photon"] == pytest.approx(0.25)
+    isolation = hlf["lepton_iso_charged"] + hlf["lepton_iso_photon"]
+    assert isolation == pytest.approx(0.25)
     assert extract(event, **CORRECT).selected == []
 
 
@@ -140,7 +144,8 @@ def test_published_selects_the_first_lepton_in_file_order(collection: str) -> No
 def test_published_selects_the_lepton_of_larger_eta(
     electron_eta: float, muon_eta: float, flavour: str
 ) -> None:
-    electron, muon = lepton(30.0, electron_eta, 1.0), lepton(60.0, muon_eta, -1.0)
+    electron = lepton(30.0, electron_eta, 1.0)
+    muon = lepton(60.0, muon_eta, -1.0)
 
     published, correct = extract_both(electrons=[electron], muons=[muon])
 
@@ -167,7 +172,8 @@ def test_published_events_without_a_kind_of_candidates_are_rejected(collection: 
         outcomes[name] = [OUTCOMES[code] for code in block.outcome]
 
     # The kind comes first: an event that has no lepton either is rejected for the kind.
-    lacks_kind, no_lepton = "rejected_lacks_a_kind", "rejected_no_lepton_in_acceptance"
+    lacks_kind = "rejected_lacks_a_kind"
+    no_lepton = "rejected_no_lepton_in_acceptance"
     assert outcomes["published"] == [lacks_kind, "selected", lacks_kind, no_lepton]
     assert outcomes["correct"] == ["selected", "selected", no_lepton, no_lepton]
 
@@ -187,7 +193,9 @@ def test_published_events_without_a_kind_of_candidates_are_rejected(collection: 
 def test_published_mt_is_squared(
     phi: float, met_phi: float, published_mt: float, correct_mt: float
 ) -> None:
-    published, correct = extract_both(electrons=[lepton(40.0, 0.0, phi)], met=30.0, met_phi=met_phi)
+    electron = lepton(40.0, 0.0, phi)
+
+    published, correct = extract_both(electrons=[electron], met=30.0, met_phi=met_phi)
 
     assert published.hlf["mt"] == pytest.approx(published_mt, rel=1e-6, abs=1e-6)
     assert correct.hlf["mt"] == pytest.approx(correct_mt, rel=1e-6, abs=1e-6)
@@ -197,16 +205,19 @@ def test_published_mt_is_squared(
 
 
 def test_published_track_charge_is_the_sign_of_its_pid() -> None:
-    pids_and_charges = [(211, 1), (-211, -1), (11, -1), (-11, 1), (13, -1), (-13, 1), (0, 1)]
+    pids = [211, -211, 11, -11, 13, -13, 0]
+    charges = [1, -1, -1, 1, -1, 1, 1]
+    signs_of_pid = [1, -1, 1, -1, 1, -1, 0]
     tracks = []
-    for index, (pid, charge) in enumerate(pids_and_charges):
-        tracks.append(track(1.0 + index, 1.0, 1.0, pid=pid, charge=charge))
+    for pid, charge in zip(pids, charges, strict=True):
+        pt = 1.0 + len(tracks)
+        tracks.append(track(pt, 1.0, 1.0, pid=pid, charge=charge))
 
     published, correct = extract_both(electrons=[ELECTRON], tracks=tracks)
 
     # The lepton, whose charge is read from the file, the tracks, and two neutral candidates.
-    assert published.column("charge") == [-1, 1, -1, 1, -1, 1, -1, 0, 0, 0]
-    assert correct.column("charge") == [-1, 1, -1, -1, 1, -1, 1, 1, 0, 0]
+    assert published.column("charge") == [-1, *signs_of_pid, 0, 0]
+    assert correct.column("charge") == [-1, *charges, 0, 0]
 
 
 def test_published_rows_are_the_first_450_tracks() -> None:
@@ -217,9 +228,14 @@ def test_published_rows_are_the_first_450_tracks() -> None:
     published, correct = extract_both(electrons=[ELECTRON], tracks=[own_track, *soft, *hard])
 
     # The own track is no row and does not count towards the 450.
-    assert Counter(published.column("pt")[1:451]) == {1.0: 448, 2.0: 1, 3.0: 1}
-    assert Counter(correct.column("pt")[1:451]) == {1.0: 446, 2.0: 1, 3.0: 1, 5.0: 1, 6.0: 1}
-    assert len(published.particles) == len(correct.particles) == 1 + 450 + 1 + 1
+    published_pts = Counter(published.column("pt")[1:451])
+    correct_pts = Counter(correct.column("pt")[1:451])
+    assert published_pts == {1.0: 448, 2.0: 1, 3.0: 1}
+    assert correct_pts == {1.0: 446, 2.0: 1, 3.0: 1, 5.0: 1, 6.0: 1}
+    # The lepton, the tracks, a photon and a neutral hadron.
+    num_rows = 1 + 450 + 1 + 1
+    assert len(published.particles) == num_rows
+    assert len(correct.particles) == num_rows
 
 
 @pytest.mark.parametrize(
@@ -242,13 +258,18 @@ def test_published_rows_are_the_first_photons_and_neutral_hadrons(
 
 def test_published_rows_number_by_number() -> None:
     quarter = math.pi / 2
+    muon = lepton(50.0, 0.0, 0.0, charge=1)
+    own_track = track(50.0, 0.0, 0.0)
     displaced = track(4.0, 0.0, quarter, pid=-13, charge=1, vertex=(1.0, -2.0, 3.0))
+    # pz = 0.75 pT, E = 1.25 pT.
+    photon = tower(2.0, math.asinh(0.75), -quarter)
+    neutral_hadron = tower(8.0, 0.0, quarter)
 
     published, _ = extract_both(
-        muons=[lepton(50.0, 0.0, 0.0, charge=1)],
-        tracks=[track(50.0, 0.0, 0.0), displaced],
-        photons=[tower(2.0, math.asinh(0.75), -quarter)],
-        neutral_hadrons=[tower(8.0, 0.0, quarter)],
+        muons=[muon],
+        tracks=[own_track, displaced],
+        photons=[photon],
+        neutral_hadrons=[neutral_hadron],
     )
 
     expected_rows = [

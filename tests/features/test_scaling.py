@@ -23,14 +23,12 @@ from ingestion.selection import select_events
 from ingestion.settings import IngestSettings
 from models.networks.scaling_layer import Scaler, Standardize
 
-blocks = st.lists(
-    st.integers(0, 8).flatmap(lambda n: arrays(np.float64, (n, 3), elements=st.floats(-1e3, 1e3))),
-    min_size=1,
-    max_size=5,
-)
+numbers = st.floats(-1e3, 1e3)
+blocks = st.integers(0, 8).flatmap(lambda rows: arrays(np.float64, (rows, 3), elements=numbers))
+lists_of_blocks = st.lists(blocks, min_size=1, max_size=5)
 
 
-@given(blocks)
+@given(lists_of_blocks)
 def test_merging_blocks_from_either_end_equals_one_pass(rows_by_block: list[np.ndarray]) -> None:
     one_pass = ColumnStatistics.from_rows(np.concatenate(rows_by_block))
     statistics = [ColumnStatistics.from_rows(rows) for rows in rows_by_block]
@@ -56,7 +54,9 @@ def test_mean_and_deviation_equal_those_of_scikit_learn() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e6])
 def test_a_constant_column_gets_a_std_of_one(value: float) -> None:
-    assert ColumnStatistics.from_rows(np.full((1000, 1), value)).std.tolist() == [1.0]
+    statistics = ColumnStatistics.from_rows(np.full((1000, 1), value))
+
+    assert statistics.std.tolist() == [1.0]
 
 
 def test_a_logarithmic_column_has_the_statistics_of_its_logarithm() -> None:

@@ -74,19 +74,18 @@ def test_only_leptons_within_the_limit_of_eta_are_selected() -> None:
 
 
 def test_the_caps_keep_the_hardest_candidates_of_each_species() -> None:
-    event = event_row(
-        muons=[MUON],
-        tracks=[track(pt, -2.0, pt) for pt in (1.0, 3.0, 2.0)],
-        photons=[tower(pt, 2.0, pt) for pt in (5.0, 1.5)],
-        neutral_hadrons=[tower(pt, -1.0, pt) for pt in (1.5, 2.5)],
-    )
+    tracks = [track(pt, -2.0, pt) for pt in (1.0, 3.0, 2.0)]
+    photons = [tower(pt, 2.0, pt) for pt in (5.0, 1.5)]
+    neutral_hadrons = [tower(pt, -1.0, pt) for pt in (1.5, 2.5)]
+    event = event_row(muons=[MUON], tracks=tracks, photons=photons, neutral_hadrons=neutral_hadrons)
     settings = FeatureSettings(max_tracks=2, max_photons=1, max_neutral_hadrons=0)
 
     block = build_features(events_table([event, event]), settings)
 
     assert np.diff(block.particle_offsets).tolist() == [4, 4]
-    kinds_and_pt = sorted((int(row[0]), float(row[2])) for row in block.core[:4])
-    assert kinds_and_pt == [(0, 2.0), (0, 3.0), (1, 5.0), (4, 50.0)]
+    kinds_and_pts = block.core[:4, [CORE.kind, CORE.pt]].tolist()
+    # Two tracks, a photon and the muon.
+    assert sorted(kinds_and_pts) == [[0, 2.0], [0, 3.0], [1, 5.0], [4, 50.0]]
 
 
 @pytest.mark.parametrize(
@@ -131,19 +130,18 @@ def particles_by_event(block: FeatureBlock) -> list[np.ndarray]:
 
 def test_a_cut_on_jets_keeps_the_particles_of_the_passing_events() -> None:
     two_jets = [jet(40.0, 0.0, 3.0), jet(35.0, 1.0, -3.0)]
-    events = [
-        event_row(
-            muons=[lepton(50.0 + entry, 1.0, 1.0)],
-            tracks=[track(2.0 + entry, -1.0, -1.0)] * entry,
-            jets=two_jets if entry % 2 else [],
-        )
-        for entry in range(6)
-    ]
-    without_cut = particles_by_event(build_features(events_table(events), FeatureSettings()))
+    events = []
+    for entry, jets in enumerate([[], two_jets, [], two_jets, [], two_jets]):
+        muon = lepton(50.0 + entry, 1.0, 1.0)
+        tracks = [track(2.0 + entry, -1.0, -1.0)] * entry
+        events.append(event_row(muons=[muon], tracks=tracks, jets=jets))
+    table = events_table(events)
+    without_cut = particles_by_event(build_features(table, FeatureSettings()))
 
-    block = build_features(events_table(events), FeatureSettings(min_jets=1))
+    block = build_features(table, FeatureSettings(min_jets=1))
 
     assert block.selected.tolist() == [1, 3, 5]
+    # The muon, and as many tracks as the number of the event.
     assert np.diff(block.particle_offsets).tolist() == [2, 4, 6]
     assert block.particle_offsets[0] == 0
     for entry, particles in zip(block.selected, particles_by_event(block), strict=True):

@@ -23,16 +23,10 @@ JETS = [jet(29.5, 0.0, 3.0, btag=1), jet(100.0, 1.0, 2.0), jet(30.2, -1.0, -2.0)
 @pytest.fixture
 def events_file(tmp_path: Path) -> Path:
     """Four events with a muon; entry 2 has no jets."""
-    events = [
-        event_row(
-            entry=entry,
-            muons=[lepton(40.0, 0.0, 0.0)],
-            jets=JETS if entry != 2 else [],
-            met=50.0,
-            met_phi=1.0,
-        )
-        for entry in range(4)
-    ]
+    muon = lepton(40.0, 0.0, 0.0)
+    events = []
+    for entry, jets in enumerate([JETS, JETS, [], JETS]):
+        events.append(event_row(entry=entry, muons=[muon], jets=jets, met=50.0, met_phi=1.0))
     path = tmp_path / "events.parquet"
     pq.write_table(events_table(events), path, row_group_size=3)
     return path
@@ -44,19 +38,23 @@ def identities(*entries: int) -> pa.Array:
 
 def test_jets_cross_their_threshold_and_mt_follows_met(events_file: Path) -> None:
     shifts = [EnergyScales(1.02), EnergyScales(0.98), EnergyScales(met=1.1)]
+    events = identities(3, 0)
 
-    hlf = np.stack(
-        shifted_features([events_file], identities(3, 0), FeatureSettings(), shifts), axis=-1
-    )
+    hlf_by_shift = shifted_features([events_file], events, FeatureSettings(), shifts)
 
-    np.testing.assert_array_equal(hlf[0], hlf[1])
-    shifted = dict(zip(hlf_names(), hlf[0], strict=True))
-    mt = np.sqrt(2 * 40 * 50 * np.array([1, 1, 1.1]) * (1 - np.cos(1.0)))
+    # Both events have the same particles.
+    hlf_by_event = np.stack(hlf_by_shift, axis=-1)
+    np.testing.assert_array_equal(hlf_by_event[0], hlf_by_event[1])
+    shifted = dict(zip(hlf_names(), hlf_by_event[0], strict=True))
+    # Jets of 29.5, 100 and 30.2 GeV and a threshold of 30 GeV; only the first is a b-jet.
     assert shifted["num_jets"].tolist() == [3, 1, 2]
     assert shifted["num_bjets"].tolist() == [1, 0, 0]
-    np.testing.assert_allclose(shifted["ht"], [1.02 * 159.7, 98.0, 130.2], rtol=1e-6)
-    np.testing.assert_allclose(shifted["mt"], mt, rtol=1e-6)
-    np.testing.assert_allclose(shifted["met"], [50, 50, 55], rtol=1e-6)
+    expected_ht = [1.02 * (29.5 + 100 + 30.2), 0.98 * 100, 100 + 30.2]
+    np.testing.assert_allclose(shifted["ht"], expected_ht, rtol=1e-6)
+    expected_met = np.array([50, 50, 1.1 * 50])
+    np.testing.assert_allclose(shifted["met"], expected_met, rtol=1e-6)
+    expected_mt2 = 2 * 40 * expected_met * (1 - np.cos(1.0))
+    np.testing.assert_allclose(shifted["mt"], np.sqrt(expected_mt2), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("scale", "fails"), [(1.0, [False, True, False]), (0.98, [True] * 3)])

@@ -45,9 +45,11 @@ def random_events(num_events: int) -> list[Row]:
     events = []
     for entry in range(num_events):
         num_tracks = rng.integers(0, 30)
-        tracks = [track(*rng.uniform([0.6, -2, -3], [9, 2, 3])) for _ in range(num_tracks)]
+        track_momenta = rng.uniform([0.6, -2, -3], [9, 2, 3], (num_tracks, 3))
+        tracks = [track(*momentum) for momentum in track_momenta]
         num_photons = rng.integers(0, 10)
-        photons = [tower(*rng.uniform([1.1, -2, -3], [9, 2, 3])) for _ in range(num_photons)]
+        photon_momenta = rng.uniform([1.1, -2, -3], [9, 2, 3], (num_photons, 3))
+        photons = [tower(*momentum) for momentum in photon_momenta]
         event = event_row(
             file_uuid=FILE_UUID,
             entry=entry,
@@ -98,7 +100,11 @@ def run_tasks(
 
 def rows_by_file(dataset: Path) -> dict[str, list[Row]]:
     paths = sorted(dataset.rglob("*.parquet"))
-    return {str(path.relative_to(dataset)): pq.read_table(path).to_pylist() for path in paths}
+    rows = {}
+    for path in paths:
+        name = str(path.relative_to(dataset))
+        rows[name] = pq.read_table(path).to_pylist()
+    return rows
 
 
 def all_rows(dataset: Path) -> list[Row]:
@@ -138,10 +144,12 @@ def test_leptons_without_their_own_track_are_counted_and_explained(
 
     output = run_kernel_task(events_path, FeatureSettings(particles=particles), tmp_path)
 
-    assert (output.counts["selected"], output.counts[LACKS_OWN_TRACK]) == (1, 2)
+    assert output.counts["selected"] == 1
+    assert output.counts[LACKS_OWN_TRACK] == 2
     hint = track_hint("made", output.counts)
     assert "In 2 of 3 events of 'made' no track is within features.own_track_dr" in hint
-    assert track_hint("made", {**output.counts, LACKS_OWN_TRACK: 1}) == ""
+    counts_of_few = {**output.counts, LACKS_OWN_TRACK: 1}
+    assert track_hint("made", counts_of_few) == ""
 
 
 def test_files_have_the_schema_one_row_group_each_and_mixed_classes(tmp_path: Path) -> None:
@@ -172,6 +180,7 @@ def test_written_particles_are_the_rows_of_the_kernels_and_then_zeros(tmp_path: 
     events = random_events(150)
     settings = FeatureSettings(feed_workers=1)
     block = build_features(events_table(events), settings)
+    expected_particles = particles_of(block)
 
     _, dataset = run_tasks([events_table(events)], settings, tmp_path)
 
@@ -180,7 +189,7 @@ def test_written_particles_are_the_rows_of_the_kernels_and_then_zeros(tmp_path: 
         inputs = model_inputs(pq.read_table(path), names)
         for hlf, matrix, count, entry, weight in zip(*inputs.values(), strict=True):
             start, stop = block.particle_offsets[entry : entry + 2]
-            np.testing.assert_array_equal(matrix[:count], particles_of(block)[start:stop])
+            np.testing.assert_array_equal(matrix[:count], expected_particles[start:stop])
             assert not matrix[count:].any()
             np.testing.assert_array_equal(hlf, block.hlf[entry])
             assert weight == events[entry]["weight"]
@@ -192,16 +201,8 @@ def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usua
     num_tracks, max_bytes = 2 * MAX_PARTICLES, 1 << 20
     event_bytes = (1 + num_tracks) * NUM_CORE * 4
     tracks = [track(5.0 + 0.01 * index, 2.0, 0.001 * index) for index in range(num_tracks)]
-    events = [
-        event_row(
-            file_uuid=FILE_UUID,
-            entry=entry,
-            label=entry % 3,
-            electrons=[lepton(40, 0, 0)],
-            tracks=tracks,
-        )
-        for entry in range(90)
-    ]
+    event = event_row(file_uuid=FILE_UUID, electrons=[lepton(40, 0, 0)], tracks=tracks)
+    events = [event | {"entry": entry, "label": entry % 3} for entry in range(90)]
     events_path = write_events(events_table(events), tmp_path / "events.parquet")
     (tmp_path / "out").mkdir()
     (tmp_path / "kernels").mkdir()
@@ -214,12 +215,15 @@ def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usua
     monkeypatch.setattr(mixing_pass, "GATHERED_BYTES", max_bytes)
     monkeypatch.setattr(spark_job, "write_groups", write_and_count)
     spark: Any = InProcessSpark()
+    events_file = EventsFile("events.parquet", "made", "", str(events_path))
+    sample = GeneratedSample(0, None, 90, 90.0)
+    settings = FeatureSettings(feed_workers=1, max_tracks=100_000)
 
     spark_job.make_features(
         spark,
-        [EventsFile("events.parquet", "made", "", str(events_path))],
-        {"made": GeneratedSample(0, None, 90, 90.0)},
-        FeatureSettings(feed_workers=1, max_tracks=100_000),
+        [events_file],
+        {"made": sample},
+        settings,
         CLASSES,
         tmp_path / "out",
         kernels=tmp_path / "kernels",
@@ -254,17 +258,18 @@ def test_an_energy_beyond_float32_rejects_the_event_and_counts_it(tmp_path: Path
 def test_statistics_come_from_the_training_split_only(tmp_path: Path, split: int) -> None:
     events_path = write_events(events_table(random_events(100)), tmp_path / "events.parquet")
     output = run_kernel_task(events_path, FeatureSettings(), tmp_path / "unmixed")
-    indices = np.arange(100)
+    row_numbers = np.arange(100)
     path = output.path(tmp_path)
-    picked = PickedRows(path, 1.0, indices, indices)
-    num_particles = read_columns(path, ["num_particles"])["num_particles"].to_numpy()
-    rows = gather_rows([picked], num_particles)
+    picked = PickedRows(path, 1.0, row_numbers, row_numbers)
+    columns = read_columns(path, ["num_particles"])
+    rows = gather_rows([picked], columns["num_particles"].to_numpy())
     (tmp_path / SPLITS[split]).mkdir()
 
     written, _ = write_group(split, 0, rows, CLASSES, tmp_path)
 
+    expected_rows = {"train": 100, "val": 0, "test": 0}
     assert written.group.rows == 100
-    assert written.hlf.rows == (100 if SPLITS[split] == "train" else 0)
+    assert written.hlf.rows == expected_rows[SPLITS[split]]
 
 
 def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> None:
@@ -277,9 +282,11 @@ def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> N
 
 
 def test_downsampling_thins_the_training_split_alone(tmp_path: Path) -> None:
-    events = [
-        event for event in random_events(400) if event["label"] != 2 or event["entry"] % 4 == 2
-    ]
+    def is_used(event: Row) -> bool:
+        """All events of two classes and a quarter of those of the third."""
+        return event["label"] != 2 or event["entry"] % 4 == 2
+
+    events = [event for event in random_events(400) if is_used(event)]
     keys = keys_of_events(events, tmp_path)
     settings = FeatureSettings(feed_workers=1, balance=Balance.DOWNSAMPLE)
 
@@ -292,7 +299,8 @@ def test_downsampling_thins_the_training_split_alone(tmp_path: Path) -> None:
         if name == "train":
             smallest = selected_counts[2]
             assert counts[2] == smallest
-            assert (abs(counts[:2] - smallest) < 5 * np.sqrt(smallest)).all()
+            five_deviations = 5 * np.sqrt(smallest)
+            assert (abs(counts[:2] - smallest) < five_deviations).all()
         else:
             assert counts.tolist() == selected_counts.tolist()
 

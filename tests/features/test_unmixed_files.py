@@ -32,18 +32,19 @@ def made_events(num_events: int, *, file_number: int = 1) -> pa.Table:
     """Events of three classes in turn, each with other particles and another weight."""
     rng = np.random.default_rng(file_number)
     events = []
+    file_uuid = str(uuid.UUID(int=file_number))
     for entry in range(num_events):
-        tracks = [track(*rng.uniform([0.6, 1, 1], [9, 2, 3])) for _ in range(rng.integers(0, 9))]
-        events.append(
-            event_row(
-                file_uuid=str(uuid.UUID(int=file_number)),
-                entry=entry,
-                label=entry % 3,
-                weight=float(rng.uniform(0.5, 2)),
-                electrons=[lepton(40 + entry % 7, 0, 0)],
-                tracks=tracks,
-            )
+        num_tracks = rng.integers(0, 9)
+        momenta = rng.uniform([0.6, 1, 1], [9, 2, 3], (num_tracks, 3))
+        event = event_row(
+            file_uuid=file_uuid,
+            entry=entry,
+            label=entry % 3,
+            weight=float(rng.uniform(0.5, 2)),
+            electrons=[lepton(40 + entry % 7, 0, 0)],
+            tracks=[track(*momentum) for momentum in momenta],
         )
+        events.append(event)
     return events_table(events)
 
 
@@ -58,7 +59,8 @@ def kernel_file(events: pa.Table, folder: Path, *, name: str = "part") -> Path:
 
 def gathered(path: Path, rows: NDArray[np.int64], *, factor: float = 1.0) -> pa.Table:
     """Rows of a file, in the order of the file."""
-    num_particles = unmixed_files.read_columns(path, ["num_particles"])["num_particles"].to_numpy()
+    columns = unmixed_files.read_columns(path, ["num_particles"])
+    num_particles = columns["num_particles"].to_numpy()
     picked = PickedRows(path, factor, rows, np.arange(len(rows)))
     return gather_rows([picked], num_particles[rows])
 
@@ -70,12 +72,15 @@ def test_rows_are_sorted_by_split_and_mixing_hash_in_batches_of_equal_length(
 
     keys = event_keys(path, SETTINGS)
 
-    in_file_order = np.argsort(keys.row)
-    sort_keys = list(zip(keys.split[in_file_order], keys.mixing[in_file_order], strict=True))
+    file_order = np.argsort(keys.row)
+    splits = keys.split[file_order]
+    mixing_hashes = keys.mixing[file_order]
+    sort_keys = list(zip(splits, mixing_hashes, strict=True))
     assert sort_keys == sorted(sort_keys)
     with pa.ipc.open_file(str(path)) as reader:
         lengths = [reader.get_batch(batch).num_rows for batch in range(reader.num_record_batches)]
-    assert lengths == [ROWS_PER_BATCH] * (150 // ROWS_PER_BATCH) + [150 % ROWS_PER_BATCH]
+    num_full_batches, rows_in_last_batch = divmod(150, ROWS_PER_BATCH)
+    assert lengths == [ROWS_PER_BATCH] * num_full_batches + [rows_in_last_batch]
 
 
 def test_keys_have_the_order_of_the_events_and_point_to_their_rows(tmp_path: Path) -> None:
@@ -83,10 +88,13 @@ def test_keys_have_the_order_of_the_events_and_point_to_their_rows(tmp_path: Pat
 
     keys = event_keys(kernel_file(events, tmp_path / "kernels"), SETTINGS, factor=3.0)
 
-    assert keys.weight.tolist() == [3.0 * weight for weight in events["weight"].to_pylist()]
+    expected_weights = 3.0 * events["weight"].to_numpy()
+    assert keys.weight.tolist() == expected_weights.tolist()
     rows = gathered(tmp_path / "kernels" / "part.arrow", np.arange(150))
-    assert rows["entry"].to_numpy()[keys.row].tolist() == list(range(150))
-    assert rows["num_particles"].to_numpy()[keys.row].tolist() == keys.num_particles.tolist()
+    entries = rows["entry"].to_numpy()[keys.row]
+    num_particles = rows["num_particles"].to_numpy()[keys.row]
+    assert entries.tolist() == list(range(150))
+    assert num_particles.tolist() == keys.num_particles.tolist()
 
 
 @pytest.mark.parametrize("sorted_bytes", [1, 20_000, 1 << 30])
@@ -100,20 +108,22 @@ def test_rows_come_back_as_the_kernels_computed_them_whatever_the_length_of_the_
     path = kernel_file(events, tmp_path / "kernels")
 
     rows = gathered(path, np.arange(150))
-    in_order = rows.take(np.argsort(rows["entry"].to_numpy()))
-    assert in_order.select(computed.schema.names).to_pylist() == computed.to_pylist()
+    event_order = np.argsort(rows["entry"].to_numpy())
+    sorted_rows = rows.take(event_order).select(computed.schema.names)
+    assert sorted_rows.to_pylist() == computed.to_pylist()
 
 
 def test_some_rows_are_gathered_with_scaled_weights(tmp_path: Path) -> None:
     path = kernel_file(made_events(150), tmp_path / "kernels")
     rows = np.array([0, 15, 16, 17, 80, 149])
 
-    some = gathered(path, rows, factor=2.0)
+    scaled = gathered(path, rows, factor=2.0)
 
-    every_row = gathered(path, np.arange(150))
-    assert some.drop_columns(["weight"]).equals(every_row.take(rows).drop_columns(["weight"]))
-    weights = every_row["weight"].to_numpy()[rows]
-    assert some["weight"].to_pylist() == (2.0 * weights).tolist()
+    unscaled = gathered(path, np.arange(150)).take(rows)
+    other_columns = unscaled.drop_columns(["weight"])
+    assert scaled.drop_columns(["weight"]).equals(other_columns)
+    expected_weights = 2.0 * unscaled["weight"].to_numpy()
+    assert scaled["weight"].to_pylist() == expected_weights.tolist()
 
 
 def test_a_batch_is_read_for_one_task_or_two(

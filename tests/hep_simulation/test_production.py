@@ -64,7 +64,8 @@ def make_all(settings: SimulateSettings, folder: Path) -> list[dict[str, Any]]:
     for pool_file in pool_files(settings):
         make_pool_file(pool_file, settings, folder)
     records = [make_file(file, settings, folder) for file in reversed(files)]
-    return records[::-1]
+    records.reverse()
+    return records
 
 
 def without_size(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -116,33 +117,38 @@ class TestWithTheGenerator:
         self, simulated: tuple[Path, list[dict[str, Any]]]
     ) -> None:
         folder, records = simulated
-        sample = SampleSettings(name="wjets", label=0, files=[str(folder / "wjets" / "*.root")])
-        infos = inventory(expand([sample]), IngestSettings()).infos
-        assert [(info.entries, info.uuid) for info in infos] == [
-            (record["events"], record["uuid"]) for record in records
-        ]
-        assert [info.missing_optional for info in infos] == [(), ()]
-        for info in infos:
-            for raw in read_events(info, IngestSettings(), start=0, stop=info.entries):
-                counts = select_events(raw, info, IngestSettings()).tally().counts
+        settings = IngestSettings()
+        pattern = str(folder / "wjets" / "*.root")
+        sample = SampleSettings(name="wjets", label=0, files=[pattern])
+
+        infos = inventory(expand([sample]), settings).infos
+
+        for info, record in zip(infos, records, strict=True):
+            assert info.entries == record["events"]
+            assert info.uuid == record["uuid"]
+            assert info.missing_optional == ()
+            for raw in read_events(info, settings, start=0, stop=info.entries):
+                counts = select_events(raw, info, settings).tally().counts
                 assert counts["entries"] == 3
-                assert counts["rejected_nonfinite"] == counts["events_with_wrapped_azimuths"] == 0
+                assert counts["rejected_nonfinite"] == 0
+                assert counts["events_with_wrapped_azimuths"] == 0
 
     def test_the_branches_have_the_types_of_delphes(
         self, simulated: tuple[Path, list[dict[str, Any]]]
     ) -> None:
         folder, _ = simulated
+        file = process_files(small())[0]
         bundled = Path(__file__).resolve().parents[2] / "samples" / "wjets_13TeV_PU20_0.root"
-        with (
-            uproot.open(folder / process_files(small())[0].name) as ours,
-            uproot.open(bundled) as theirs,
-        ):
-            types = {
-                name.split("/")[-1]: branch.typename for name, branch in theirs["Delphes"].items()
-            }
-            for name, branch in ours["Delphes"].items():
-                if "." in name:
-                    assert branch.typename == types[name], name
+        with uproot.open(bundled) as delphes_file:
+            delphes_types = {}
+            for name, branch in delphes_file["Delphes"].items():
+                branch_name = name.split("/")[-1]
+                delphes_types[branch_name] = branch.typename
+        with uproot.open(folder / file.name) as simulated_file:
+            types = simulated_file["Delphes"].typenames()
+        for name, typename in types.items():
+            if "." in name:
+                assert typename == delphes_types[name], name
 
     @pytest.mark.parametrize("max_tasks", [1, 2])
     def test_any_number_of_tasks_gives_the_same_events(
@@ -202,11 +208,12 @@ class TestWithTheGenerator:
             "import sys; from pathlib import Path; import test_production as test\n"
             "test.make_all(test.small(), Path(sys.argv[1]))"
         )
-        python_path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": python_path},
-        )
+        test_folder = str(Path(__file__).parent)
+        import_folders = [folder for folder in sys.path if folder]
+        python_path = os.pathsep.join([test_folder, *import_folders])
+        environment = {**os.environ, "PYTHONPATH": python_path}
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        process = subprocess.Popen(command, env=environment)
         files = process_files(small())
         last_record = (tmp_path / files[-1].name).with_suffix(".json")
         wait_until(last_record.exists, label="the first file has been made")
@@ -215,11 +222,14 @@ class TestWithTheGenerator:
         process.wait()
 
         assert production.read_record(tmp_path, files[1]) is not None
+        _, expected_records = simulated
+        records = []
         for file in files:
             record = production.read_record(tmp_path, file)
             if record is None:
                 record = make_file(file, small(), tmp_path)
-            assert without_size([record]) == without_size([simulated[1][file.number]])
+            records.append(record)
+        assert without_size(records) == without_size(expected_records)
 
     def test_a_file_of_another_size_is_made_again(
         self, simulated: tuple[Path, list[dict[str, Any]]], tmp_path: Path
@@ -228,8 +238,10 @@ class TestWithTheGenerator:
         file = process_files(small())[0]
         path = tmp_path / file.name
         path.parent.mkdir()
-        path.write_bytes((folder / file.name).read_bytes()[:-1])
+        intact_bytes = (folder / file.name).read_bytes()
+        path.write_bytes(intact_bytes[:-1])
         path.with_suffix(".json").write_text(json.dumps(records[0]))
+
         assert production.read_record(folder, file) == records[0]
         assert production.read_record(tmp_path, file) is None
 
@@ -239,11 +251,17 @@ class TestWithTheGenerator:
             name="qcd", events=2, heavy_flavour=enrichment, pythia=["PhaseSpace:pTHatMin = 120"]
         )
         settings = small(processes=[process], pile_up=PileUpSettings(mean=0), events_per_file=2)
+
         (record,) = make_all(settings, tmp_path)
-        with uproot.open(tmp_path / process_files(settings)[0].name) as file:
+
+        (simulated_file,) = process_files(settings)
+        with uproot.open(tmp_path / simulated_file.name) as file:
             weights = file["Delphes/Event.Weight"].array().to_numpy().ravel()
-        assert ((weights > 0) & (weights <= 1)).all()
-        np.testing.assert_allclose(weights * 80, np.round(weights * 80), atol=1e-4)
+        assert (weights > 0).all()
+        assert (weights <= 1).all()
+        # A weight counts the passing ones of 4 hadronisations with 20 decays each.
+        num_passing = weights * 80
+        np.testing.assert_allclose(num_passing, np.round(num_passing), atol=1e-4)
         assert record["passed_weight"] == pytest.approx(weights.sum(), abs=1e-6)
 
     def test_a_filter_that_nothing_passes_is_an_error(

@@ -56,9 +56,12 @@ def test_a_damaged_class_version_does_not_make_later_files_unreadable(tmp_path: 
     document, tree_at = with_plain_tree(good)
     spoiled = bytearray(document)
     # TBranchElement: size, version, then its base TBranch: size, version.
-    at = spoiled.index(b"TBranchElement\0", tree_at) + len(b"TBranchElement\0") + 10
-    assert spoiled[at : at + 2] == b"\x00\x0d"
-    spoiled[at + 1] += 1
+    class_name = b"TBranchElement\0"
+    name_end = spoiled.index(class_name, tree_at) + len(class_name)
+    # 4 bytes of size and 2 of version, and 4 of the size of the base.
+    version_at = name_end + 10
+    assert spoiled[version_at : version_at + 2] == b"\x00\x0d"
+    spoiled[version_at + 1] += 1
     # In a process of its own, which it would spoil for the good file that is read after it.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         verdict, message = pool.submit(try_content, bytes(spoiled), tmp_path).result()
@@ -89,11 +92,14 @@ def spoiled_configs(draw: st.DrawFn) -> str:
     """A shipped config with one to three lines repeated, removed, cut or changed."""
     lines = draw(st.sampled_from(SHIPPED)).splitlines()
     for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(lines) - 1))
-        name, colon, _ = lines[at].partition(": ")
-        cut = lines[at][: draw(st.integers(0, len(lines[at])))]
-        odd = f"{name}{colon or ': '}{draw(ODD_VALUES)}"
-        lines[at : at + 1] = draw(st.sampled_from([[lines[at]] * 2, [], [cut], [odd], [odd]]))
+        line_number = draw(st.integers(0, len(lines) - 1))
+        line = lines[line_number]
+        cut_length = draw(st.integers(0, len(line)))
+        cut_line = line[:cut_length]
+        name, _, _ = line.partition(": ")
+        odd_line = f"{name}: {draw(ODD_VALUES)}"
+        replacements = [[line, line], [], [cut_line], [odd_line], [odd_line]]
+        lines[line_number : line_number + 1] = draw(st.sampled_from(replacements))
     return "\n".join(lines)
 
 

@@ -27,7 +27,8 @@ def random_candidates(seed: int, *, spread: float, within_pi: bool) -> Candidate
     phi = rng.uniform(-math.pi, math.pi, count)
     near_seam = count // 3
     distance = rng.exponential(0.05, near_seam)
-    phi[:near_seam] = np.clip(rng.choice([-1, 1], near_seam) * (math.pi - distance), -3, 3.14)
+    side = rng.choice([-1, 1], near_seam)
+    phi[:near_seam] = np.clip(side * (math.pi - distance), -3, 3.14)
     if not within_pi:
         phi += rng.choice([-2, 0, 2, 4], count) * math.pi
     return Candidates(
@@ -41,10 +42,11 @@ def random_candidates(seed: int, *, spread: float, within_pi: bool) -> Candidate
 def distances(event: Candidates, *, as_published: bool) -> Floats:
     """Delta R of all pairs, (num_candidates, num_candidates); as published without wrapping."""
     _, _, eta, phi = event
+    deta = eta[:, None] - eta
     dphi = phi[:, None] - phi
     if not as_published:
         dphi = delta_phi(phi[:, None], phi)
-    return np.hypot(eta[:, None] - eta, dphi)
+    return np.hypot(deta, dphi)
 
 
 def isolations(event: Candidates, cone: float, *, as_published: bool) -> Floats:
@@ -55,7 +57,8 @@ def isolations(event: Candidates, cone: float, *, as_published: bool) -> Floats:
     relative = np.zeros((event.pt.size, 3))
     for species in (TRACK, PHOTON, NEUTRAL):
         is_species = event.species == species
-        relative[:, species] = in_cone[:, is_species] @ event.pt[is_species] / event.pt
+        pt_in_cone = in_cone[:, is_species] @ event.pt[is_species]
+        relative[:, species] = pt_in_cone / event.pt
     if as_published:
         relative[:, TRACK] -= 1.0
     return relative
@@ -69,7 +72,8 @@ def test_isolations_are_sums_over_all_pairs(
     event = random_candidates(seed, spread=spread, within_pi=as_published)
     expected = isolations(event, cone, as_published=as_published)
     # Rounding decides about pairs at the very edge of the cone.
-    is_edge = abs(distances(event, as_published=as_published) - cone) < EDGE
+    distance_to_edge = abs(distances(event, as_published=as_published) - cone)
+    is_edge = distance_to_edge < EDGE
     is_clear = ~is_edge.any(axis=1)
 
     relative = relative_isolations(event, cone, as_published)
@@ -83,10 +87,12 @@ def test_ties_are_sorted_by_species_pt_eta_and_phi(seed: int, num_values: int) -
     count = int(rng.integers(0, 60))
     # Few different values, so that there are ties of all depths.
     pt, eta, phi = rng.integers(0, num_values, (3, count)).astype(float)
-    event = Candidates(rng.integers(0, 3, count), pt, eta, phi)
-    keys = rng.integers(-num_values, num_values + 1, count) * rng.choice([1.0, 1e-6, 1e6])
+    species = rng.integers(0, 3, count)
+    scale = rng.choice([1.0, 1e-6, 1e6])
+    keys = scale * rng.integers(-num_values, num_values + 1, count)
 
-    order = sorted_by(keys, np.arange(count), event)
+    order = sorted_by(keys, np.arange(count), Candidates(species, pt, eta, phi))
 
     # lexsort begins with the last key.
-    assert order.tolist() == np.lexsort([phi, eta, -pt, event.species, keys]).tolist()
+    expected_order = np.lexsort([phi, eta, -pt, species, keys])
+    assert order.tolist() == expected_order.tolist()

@@ -40,36 +40,38 @@ class MadeRows:
 
     def _columns(self, group: int) -> Columns:
         """The weight of an event is its number in the split."""
-        start, num_rows = sum(self._rows[:group]), self._rows[group]
+        start = sum(self._rows[:group])
+        num_rows = self._rows[group]
         numbers = np.arange(start, start + num_rows)
+        weights = numbers.astype(np.float32)
+        hlf = np.repeat(weights[:, None], len(hlf_names()), axis=1)
         lengths = (numbers % 5).astype(np.int32)
         particles = np.zeros((num_rows, 801, 19), dtype=np.float32)
-        particles[:, :5] = np.where(np.arange(5) < lengths[:, None], numbers[:, None], 0)[..., None]
+        for row in range(num_rows):
+            particles[row, : lengths[row]] = numbers[row]
         return {
-            "hlf": np.repeat(numbers.astype(np.float32)[:, None], len(hlf_names()), axis=1),
+            "hlf": hlf,
             "particles": particles.reshape(num_rows, -1),
             "num_particles": lengths,
             "label": np.zeros(num_rows, dtype=np.int64),
-            "weight": numbers.astype(np.float32),
+            "weight": weights,
         }
 
 
 def readers(rows: Sequence[int], layout: BatchLayout) -> Iterator[tuple[Reader, MadeRows]]:
     """A streamed and a memory reader, each with its source."""
-    source = MadeRows(rows)
-    yield StreamedReader(made_dataset(rows), layout, seed=5, read_groups=source.row_groups), source
-    source = MadeRows(rows)
-    train, val = (
-        MemoryRows.lazy(
-            made_dataset(rows),
-            split,
-            layout,
-            seed=5,
-            read_group=lambda group: source.row_groups("train", [group]),
-        )
-        for split in ("train", "val")
-    )
-    yield MemoryReader(train, val), source
+    dataset = made_dataset(rows)
+    streamed = MadeRows(rows)
+    yield StreamedReader(dataset, layout, seed=5, read_groups=streamed.row_groups), streamed
+
+    in_memory = MadeRows(rows)
+
+    def read_group(group: int) -> Iterator[Columns]:
+        return in_memory.row_groups("train", [group])
+
+    train = MemoryRows.lazy(dataset, "train", layout, seed=5, read_group=read_group)
+    val = MemoryRows.lazy(dataset, "val", layout, seed=5, read_group=read_group)
+    yield MemoryReader(train, val), in_memory
 
 
 def made_dataset(rows: Sequence[int]) -> FeatureDataset:
@@ -84,9 +86,12 @@ def check_batch(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) ->
         assert hlf.tolist() == [[index] * len(hlf_names()) for index in numbers]
         return
     particles, lengths = batch.inputs
-    assert lengths.tolist() == [index % 5 for index in numbers]
-    assert particles.shape == (len(numbers), max([1, *lengths.tolist()]), 19)
-    assert particles[:, :, 0].sum(dim=1).tolist() == [index * (index % 5) for index in numbers]
+    expected_lengths = [index % 5 for index in numbers]
+    assert lengths.tolist() == expected_lengths
+    longest = max([1, *expected_lengths])
+    assert particles.shape == (len(numbers), longest, 19)
+    sums = particles[:, :, 0].sum(dim=1)
+    assert sums.tolist() == [index * (index % 5) for index in numbers]
 
 
 @settings(max_examples=80)
@@ -103,11 +108,11 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
     plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=5, epoch=epoch)
     rank = data.draw(st.integers(0, world_size - 1))
     first_step = data.draw(st.integers(0, plan.num_steps))
-    order = [
-        sum(rows[:group]) + row
-        for group, start, stop in plan.row_ranges[rank]
-        for row in shuffled(rows[group], seed=5, epoch=epoch, group=group)[start:stop].tolist()
-    ]
+    order: list[int] = []
+    for group, start, stop in plan.row_ranges[rank]:
+        rows_of_group = shuffled(rows[group], seed=5, epoch=epoch, group=group)
+        first_of_group = sum(rows[:group])
+        order += (first_of_group + rows_of_group[start:stop]).tolist()
     bounds = step_bounds(len(order), plan.num_steps).tolist()
     share = assign_rows(plan, rank=rank, epoch=epoch, first_step=first_step)
     layout = BatchLayout(names, (1.0,), torch.float32, torch.device("cpu"))

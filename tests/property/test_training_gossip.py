@@ -78,7 +78,9 @@ def test_the_mean_moves_by_the_gradients_alone(
     topology: str,
     tau: int,
 ) -> None:
-    problem, watcher = RecordedGradients(workers=workers, steps=8, seed=seed), StepRecorder()
+    problem = RecordedGradients(workers=workers, steps=8, seed=seed)
+    watcher = StepRecorder()
+    slowmo = {"tau": tau, "beta": 0} if tau else None
     start = np.random.default_rng(seed).normal(size=(workers, 5))
     problem.drive(
         cluster=cluster,
@@ -89,18 +91,18 @@ def test_the_mean_moves_by_the_gradients_alone(
         seed=seed,
         optimizer="sgd",
         learning_rate=RATE,
-        slowmo={"tau": tau, "beta": 0} if tau else None,
+        slowmo=slowmo,
         **method,
     )
-    moved = mean_at_the_end(watcher) - start.mean(axis=0)
+
     assert len(problem.computed) == 8 * workers
-    np.testing.assert_allclose(
-        moved, -RATE * np.sum(problem.computed, axis=0) / workers, atol=1e-12
-    )
-    counts = [algorithm.counters() for algorithm in watcher.algorithms.values()]
-    assert sum(count["averages_begun"] for count in counts) == sum(
-        count["averages_received"] for count in counts
-    )
+    move = mean_at_the_end(watcher) - start.mean(axis=0)
+    sum_of_gradients = np.sum(problem.computed, axis=0)
+    np.testing.assert_allclose(move, -RATE * sum_of_gradients / workers, atol=1e-12)
+    counters = [algorithm.counters() for algorithm in watcher.algorithms.values()]
+    averages_begun = sum(counts["averages_begun"] for counts in counters)
+    averages_received = sum(counts["averages_received"] for counts in counters)
+    assert averages_begun == averages_received
 
 
 @FEW
@@ -124,7 +126,8 @@ def test_integers_are_conserved_exactly_and_no_addition_is_lost(
         for _ in range(10):
             await shared.add(np.ones(3, dtype=np.int64))
             await clock.sleep(rng.choice([0.0, 1e-4, 1e-3]))
-            partner = int(rng.choice([rank for rank in range(workers) if rank != transport.rank]))
+            others = [rank for rank in range(workers) if rank != transport.rank]
+            partner = int(rng.choice(others))
             if beside:
                 await shared.begin_average_with(partner)
             else:
@@ -134,8 +137,12 @@ def test_integers_are_conserved_exactly_and_no_addition_is_lost(
     for transport in network.transports():
         clock.spawn(work(transport), f"worker {transport.rank}")
     clock.run()
+
     ends = [network.vectors[0][rank].values for rank in range(workers)]
-    assert np.sum(ends, axis=0).tolist() == (start.sum(axis=0) + 10 * workers).tolist()
+    sum_at_end = np.sum(ends, axis=0)
+    # Every worker adds 1 ten times.
+    expected_sum = start.sum(axis=0) + 10 * workers
+    assert sum_at_end.tolist() == expected_sum.tolist()
     assert network.vectors[0][0].values.dtype == np.int64
 
 
