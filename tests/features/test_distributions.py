@@ -19,12 +19,15 @@ def test_histograms_sum_weights_of_events_and_of_particles_of_the_first_events(
 ) -> None:
     monkeypatch.setattr("features.distributions.EVENTS_FOR_PARTICLES", 2)
     path = tmp_path / "histograms.json"
-    num_events, num_particles = 3, np.array([3, 4, 5], np.int32)
+    num_events = 3
+    num_particles = np.array([3, 4, 5], np.int32)
     # Only the particles of the first two events.
     num_rows = num_particles[:2].sum()
+    hlf = np.zeros((num_events, len(hlf_names())), np.float32)
+    particles = np.zeros((num_rows, NUM_PARTICLE_FEATURES), np.float32)
     row_group = fill_histograms(
-        hlf=np.zeros((num_events, len(hlf_names())), np.float32),
-        particles=np.zeros((num_rows, NUM_PARTICLE_FEATURES), np.float32),
+        hlf=hlf,
+        particles=particles,
         num_particles=num_particles,
         labels=np.array([0, 1, 1]),
         weights=np.array([2.0, 3.0, 7.0], np.float32),

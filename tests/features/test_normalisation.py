@@ -42,19 +42,16 @@ WEIGHTS = {"low": 3.0, "high": 7.0, "ttbar": 1.0}
 def write_sample(folder: Path, sample: str) -> EventsFile:
     """Write 300 events of a sample, with its weight."""
     name = str(uuid.uuid5(uuid.NAMESPACE_OID, sample))
-    rows = [
-        event_row(
-            file_uuid=name,
-            entry=entry,
-            sample=sample,
-            label=SLICES[sample].label,
-            weight=WEIGHTS[sample],
-            electrons=[lepton(40.0 + entry % 7, 0, 0)],
-        )
-        for entry in range(300)
-    ]
-    pq.write_table(events_table(rows), folder / f"{name}.parquet")
-    return EventsFile(f"{name}.parquet", sample, "", str(folder / f"{name}.parquet"))
+    label = SLICES[sample].label
+    weight = WEIGHTS[sample]
+    event = event_row(file_uuid=name, sample=sample, label=label, weight=weight)
+    rows = []
+    for entry in range(300):
+        electron = lepton(40.0 + entry % 7, 0, 0)
+        rows.append(event | {"entry": entry, "electrons": [electron]})
+    path = folder / f"{name}.parquet"
+    pq.write_table(events_table(rows), path)
+    return EventsFile(path.name, sample, "", str(path))
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +60,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     (folder / "out").mkdir()
     (folder / "kernels").mkdir()
     spark: Any = InProcessSpark()
+    events_files = [write_sample(folder, sample) for sample in SLICES]
+    settings = FeatureSettings(feed_workers=1, integrated_luminosity=2.0)
     result = make_features(
         spark,
-        [write_sample(folder, sample) for sample in SLICES],
+        events_files,
         SLICES,
-        FeatureSettings(feed_workers=1, integrated_luminosity=2.0),
+        settings,
         CLASSES,
         folder / "out",
         kernels=folder / "kernels",
@@ -91,24 +90,27 @@ def test_a_sample_adds_up_to_luminosity_times_cross_section_times_efficiency(
 
     sums = rows.groupby("sample")["weight"].sum().to_dict()
 
-    assert sums == pytest.approx({"low": 2e5, "high": 0.2, "ttbar": 1600.0}, rel=1e-12)
+    # A tenth of the events of the slices is selected, and all of ttbar; the luminosity is 2 / pb.
+    expected_sums = {"low": 2 * 1e6 / 10, "high": 2 * 1.0 / 10, "ttbar": 2 * 800.0}
+    assert sums == pytest.approx(expected_sums, rel=1e-12)
 
 
 def test_the_training_mixture_is_that_of_the_cross_sections(dataset: FeatureDataset) -> None:
     train = read_splits(dataset, "train").to_pandas()
 
-    train["weight"] *= np.array(dataset.class_weights)[train["label"]]
-    shares = train.groupby("sample")["weight"].sum() / train["weight"].sum()
+    class_weights = np.array(dataset.class_weights)
+    train["weight"] *= class_weights[train["label"]]
+    sums = train.groupby("sample")["weight"].sum()
+    shares = sums / sums.sum()
 
     assert shares["high"] / shares["low"] == pytest.approx(1e-6, rel=0.5)
     assert shares["low"] + shares["high"] == pytest.approx(0.5)
 
 
 def test_the_dataset_records_its_normalisation(dataset: FeatureDataset) -> None:
-    assert dataset.normalisation["low"] == {
-        **SLICES["low"]._asdict(),
-        "factor": pytest.approx(2e6 / 9000),
-    }
+    expected_factor = pytest.approx(2e6 / 9000)
+    expected = SLICES["low"]._asdict() | {"factor": expected_factor}
+    assert dataset.normalisation["low"] == expected
 
 
 def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureDataset) -> None:
@@ -117,10 +119,11 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
     score_by_sample = {"low": 0.1, "high": 0.9, "ttbar": 0.8}
     table = read_splits(dataset, "test")
     scores = [score_by_sample[sample] for sample in table["sample"].to_pylist()]
-    table = table.append_column("probability", pa.array([[1 - score, score] for score in scores]))
-    events = ScoredEvents.from_predictions(
-        table.append_column("hlf", pa.array(list(hlf_array(table))))
-    )
+    probabilities = [[1 - score, score] for score in scores]
+    hlf = list(hlf_array(table))
+    table = table.append_column("probability", pa.array(probabilities))
+    table = table.append_column("hlf", pa.array(hlf))
+    events = ScoredEvents.from_predictions(table)
     expected_events = {
         "low": Estimate(5000.0, 0.0),
         "high": Estimate(0.25, 0.0),
@@ -141,15 +144,15 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
 
 def test_without_cross_sections_samples_of_a_class_count_by_their_events() -> None:
     # One sample without a cross-section is enough, and another class has its own.
-    samples = {
-        "low": SLICES["low"]._replace(cross_section_pb=None),
-        "high": SLICES["high"],
-        "ttbar": SLICES["ttbar"]._replace(stated_sum=400.0),
-    }
+    low = SLICES["low"]._replace(cross_section_pb=None)
+    ttbar = SLICES["ttbar"]._replace(stated_sum=400.0)
+    samples = {"low": low, "high": SLICES["high"], "ttbar": ttbar}
 
-    assert physics_factors(samples, 2.0) == pytest.approx(
-        {"low": 1 / 3, "high": 1 / 7, "ttbar": 1600 / 400}
-    )
+    factors = physics_factors(samples, 2.0)
+
+    # Over the mean weights of 3 and 7, and a luminosity of 2 / pb times 800 pb.
+    expected_factors = {"low": 1 / 3, "high": 1 / 7, "ttbar": 1600 / 400}
+    assert factors == pytest.approx(expected_factors)
 
 
 def test_stated_sums_do_not_count_where_samples_count_by_their_events() -> None:
@@ -161,9 +164,11 @@ def test_stated_sums_do_not_count_where_samples_count_by_their_events() -> None:
         "classes.1": GeneratedSample(1, 5.0, 10, 20.0, 80.0),
     }
 
-    assert physics_factors(samples, 2.0) == pytest.approx(
-        {"whole": 1.0, "skim": 1.0, "classes.0": 0.5, "classes.1": 5.0 * 2.0 / 80}
-    )
+    factors = physics_factors(samples, 2.0)
+
+    # The first three are of one class, with mean weights of 1, 1 and 2.
+    expected_factors = {"whole": 1.0, "skim": 1.0, "classes.0": 0.5, "classes.1": 5.0 * 2.0 / 80}
+    assert factors == pytest.approx(expected_factors)
 
 
 @pytest.mark.parametrize(
@@ -235,10 +240,9 @@ def test_the_classes_of_a_sample_share_its_sum_of_weights(
 ) -> None:
     samples = generated(0, 1, cross_section=cross_section, stated=stated)
 
-    assert samples == {
-        "low.0": GeneratedSample(0, cross_section, 90, 200.0, expected),
-        "low.1": GeneratedSample(1, cross_section, 40, 80.0, expected),
-    }
+    expected_qcd = GeneratedSample(0, cross_section, 90, 200.0, expected)
+    expected_ttbar = GeneratedSample(1, cross_section, 40, 80.0, expected)
+    assert samples == {"low.0": expected_qcd, "low.1": expected_ttbar}
 
 
 @pytest.mark.parametrize(
@@ -260,9 +264,10 @@ def test_a_stated_sum_below_that_of_the_events_is_refused_unless_negative_weight
     classes: tuple[int, ...], stated: float, is_refused: bool
 ) -> None:
     if is_refused:
-        with pytest.raises(
-            FeatureError, match=r"'low': the weights of the events read add up to 2[08]0, more"
-        ):
+        message = r"'low': the weights of the events read add up to 2[08]0, more"
+        with pytest.raises(FeatureError, match=message):
             generated(*classes, stated=stated)
     else:
-        assert generated(*classes, stated=stated)[f"low.{classes[0]}"].stated_sum == stated
+        samples = generated(*classes, stated=stated)
+        first_sample = samples[f"low.{classes[0]}"]
+        assert first_sample.stated_sum == stated

@@ -23,11 +23,8 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def assert_none_failed(outcomes: list[Outcome]) -> None:
-    failed = [
-        f"seed {outcome.seed}: {outcome.message}"
-        for outcome in outcomes
-        if outcome.verdict == "failed"
-    ]
+    failures = [outcome for outcome in outcomes if outcome.verdict == "failed"]
+    failed = [f"seed {outcome.seed}: {outcome.message}" for outcome in failures]
     assert not failed, "\n\n".join(failed)
 
 

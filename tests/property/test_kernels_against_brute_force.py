@@ -31,12 +31,10 @@ def random_candidates(seed: int, *, spread: float, within_pi: bool) -> Candidate
     phi[:near_seam] = np.clip(side * (math.pi - distance), -3, 3.14)
     if not within_pi:
         phi += rng.choice([-2, 0, 2, 4], count) * math.pi
-    return Candidates(
-        species=np.sort(rng.integers(0, 3, count)),
-        pt=rng.uniform(0.5, 50, count),
-        eta=rng.normal(0, spread, count),
-        phi=phi,
-    )
+    species = np.sort(rng.integers(0, 3, count))
+    pt = rng.uniform(0.5, 50, count)
+    eta = rng.normal(0, spread, count)
+    return Candidates(species, pt, eta, phi)
 
 
 def distances(event: Candidates, *, as_published: bool) -> Floats:

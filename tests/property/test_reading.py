@@ -83,7 +83,8 @@ def check_batch(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) ->
     assert batch.weights.tolist() == list(numbers)
     if names == ("hlf",):
         (hlf,) = batch.inputs
-        assert hlf.tolist() == [[index] * len(hlf_names()) for index in numbers]
+        num_features = len(hlf_names())
+        assert hlf.tolist() == [[index] * num_features for index in numbers]
         return
     particles, lengths = batch.inputs
     expected_lengths = [index % 5 for index in numbers]
@@ -120,5 +121,6 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
         batches = list(reader.train_batches(share))
         assert len(batches) == plan.num_steps - first_step
         for step, batch in enumerate(batches, first_step):
-            check_batch(batch, order[bounds[step] : bounds[step + 1]], names)
+            start, stop = bounds[step : step + 2]
+            check_batch(batch, order[start:stop], names)
         assert source.read == share.groups

@@ -159,7 +159,8 @@ def test_no_list_of_pairs_ends_in_a_deadlock(
 ) -> None:
     partner_lists = []
     for rank in range(workers):
-        partners = [None, *(partner for partner in range(workers) if partner != rank)]
+        others = [partner for partner in range(workers) if partner != rank]
+        partners = [None, *others]
         lists = st.lists(st.sampled_from(partners), min_size=1, max_size=5)
         partner_lists.append(data.draw(lists))
     problem = LinearGradients(workers=workers, steps=6, seed=1)
