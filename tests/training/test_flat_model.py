@@ -49,7 +49,8 @@ class FrozenMiddle(Classifier):
     ) -> None:
         super().__init__(settings, scalers, num_classes)
         scaler = scalers["hlf"]
-        self.first = nn.Sequential(Standardize(scaler), nn.Linear(len(scaler.mean), 6), nn.ReLU())
+        num_inputs = len(scaler.mean)
+        self.first = nn.Sequential(Standardize(scaler), nn.Linear(num_inputs, 6), nn.ReLU())
         self.middle = nn.Linear(6, 6).requires_grad_(False)
         self.last = nn.Linear(6, num_classes)
 
@@ -64,7 +65,8 @@ class ConstantLayer(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self._weight, self._bias = layer.weight.detach().clone(), layer.bias.detach().clone()
+        self._weight = layer.weight.detach().clone()
+        self._bias = layer.bias.detach().clone()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The layer of the inputs."""

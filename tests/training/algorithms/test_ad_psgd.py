@@ -25,11 +25,11 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
     recorder = StepRecorder()
     # Rank 1 begins an average with rank 0 at each of its steps, which take 1.5 times as long.
     cluster = CLUSTER.model_copy(update={"slow_ranks": {1: 1.5}})
-    partners_of_ranks = [[None], [0]]
+    partners_of_ranks = [ListedPartners([None]), ListedPartners([0])]
 
     trained = problem.drive(
         cluster=cluster,
-        partners=lambda rank: ListedPartners(partners_of_ranks[rank]),
+        partners=partners_of_ranks.__getitem__,
         initial=start,
         before_step=recorder,
         exchange=exchange,
@@ -46,8 +46,10 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
     expected = [[snapshot_0, snapshot_1], [end_0, end_1]]
     np.testing.assert_allclose(trained, expected, atol=1e-14)
     counters = [recorder.algorithms[rank].counters() for rank in range(2)]
-    assert [counts["averages_begun"] for counts in counters] == [0, 2]
-    assert [counts["averages_received"] for counts in counters] == [2, 0]
+    averages_begun = [counts["averages_begun"] for counts in counters]
+    averages_received = [counts["averages_received"] for counts in counters]
+    assert averages_begun == [0, 2]
+    assert averages_received == [2, 0]
     for counts in counters:
         assert counts["averages_skipped"] == 0
         assert counts["staleness"] == {1: 2}

@@ -32,19 +32,19 @@ Array = NDArray[np.float64]
 @pytest.mark.parametrize("early_momentum", [0.0, 0.6, 1.0])
 def test_pushes_one_after_the_other_are_delayed_nesterov(early_momentum: float) -> None:
     problem = LinearGradients(workers=3, steps=12, seed=4)
-    server, momentum, total = problem.initial.copy(), np.zeros(5), np.zeros(5)
+    server = problem.initial.copy()
+    momentum = np.zeros(5)
+    total = np.zeros(5)
     models = np.tile(server, (3, 1))
     starts = models.copy()
     activation = early_momentum / 3
     num_pushes = 0
     expected = np.empty((6, 3, 5))
-    ends = [
-        (seconds * (step + 1), rank, step)
-        for rank, seconds in enumerate(STEP_SECONDS)
-        for step in range(12)
-    ]
-    for _, rank, step in sorted(ends):
-        models[rank] = models[rank] - RATE * problem.gradient(rank, step, models[rank])
+    step_ends = []
+    for rank, seconds in enumerate(STEP_SECONDS):
+        step_ends += [(seconds * (step + 1), rank, step) for step in range(12)]
+    for _, rank, step in sorted(step_ends):
+        models[rank] -= RATE * problem.gradient(rank, step, models[rank])
         if step % 2 == 0:
             continue
         outer_gradient = starts[rank] - models[rank]
@@ -56,7 +56,8 @@ def test_pushes_one_after_the_other_are_delayed_nesterov(early_momentum: float) 
             weight = 1 - 3 * activation + activation
         else:
             weight = activation
-        server = server - 0.6 * (weight * 0.8 * momentum + outer_gradient / 3)
+        outer_update = weight * 0.8 * momentum + outer_gradient / 3
+        server = server - 0.6 * outer_update
         models[rank] = starts[rank] = server
         expected[step // 2, rank] = server
 
@@ -68,7 +69,8 @@ def test_pushes_one_after_the_other_are_delayed_nesterov(early_momentum: float) 
 
 def test_one_worker_takes_outer_steps_with_nesterov_momentum() -> None:
     problem = LinearGradients(workers=1, steps=12, seed=2)
-    server, momentum = problem.initial.copy(), np.zeros(5)
+    server = problem.initial.copy()
+    momentum = np.zeros(5)
     model = server
 
     trained = problem.drive(**ASYNC, **OUTER_STEP, **SGD, local_steps=3)
@@ -76,8 +78,9 @@ def test_one_worker_takes_outer_steps_with_nesterov_momentum() -> None:
     for step in range(12):
         model = model - RATE * problem.gradient(0, step, model)
         if step % 3 == 2:
-            momentum = 0.8 * momentum + server - model
-            server = server - 0.6 * (0.8 * momentum + server - model)
+            outer_gradient = server - model
+            momentum = 0.8 * momentum + outer_gradient
+            server = server - 0.6 * (0.8 * momentum + outer_gradient)
             model = server
             np.testing.assert_allclose(trained[step, 0], model, rtol=0, atol=1e-12)
 
@@ -86,7 +89,8 @@ def test_equal_arrivals_in_a_round_are_the_synchronous_round() -> None:
     # Gradients that do not depend on the model, and pushes of a round before those of the next one.
     noise = LinearGradients(workers=4, steps=12, seed=3, hessian=0.0)
     cluster = constant_step_cluster(1.0, slow_ranks={1: 1.05, 2: 1.1, 3: 1.15})
-    server, outer_model = np.empty((4, 5)), np.empty((4, 5))
+    server = np.empty((4, 5))
+    outer_model = np.empty((4, 5))
     selected = {"cluster": cluster, "local_steps": 3, **OUTER_STEP, **SGD}
 
     noise.drive(**ASYNC, **selected, dynamic_steps=False, results=server)
@@ -109,9 +113,11 @@ def test_the_order_of_a_round_does_not_matter_to_its_end(
     algorithm = make_algorithm(VectorRow(np.zeros(3)), selected, transport)
     assert isinstance(algorithm, AsyncDiLoCo)
     rng = np.random.default_rng(seed)
-    changes, start, old_momentum = rng.normal(size=(4, 3)), *rng.normal(size=(2, 3))
+    changes = rng.normal(size=(4, 3))
+    start, old_momentum = rng.normal(size=(2, 3))
 
-    server, moments = start.copy(), np.array([np.zeros(3), old_momentum])
+    server = start.copy()
+    moments = np.array([np.zeros(3), old_momentum])
     for num_pushes, rank in enumerate(order):
         shard = Shard(0, 4 + num_pushes, slice(0, 3), server, moments)
         shard.vector += algorithm.server_update(changes[rank], shard)
@@ -121,7 +127,8 @@ def test_the_order_of_a_round_does_not_matter_to_its_end(
     activation = early_momentum / 4
     early = 3 * activation * 0.8 * old_momentum
     late = (1 - 4 * activation + activation) * 0.8 * momentum
-    np.testing.assert_allclose(server, start - 0.6 * (early + late + gradient), atol=1e-12)
+    expected_server = start - 0.6 * (early + late + gradient)
+    np.testing.assert_allclose(server, expected_server, atol=1e-12)
     np.testing.assert_allclose(moments, [np.zeros(3), momentum], atol=1e-12)
 
 

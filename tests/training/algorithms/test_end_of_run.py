@@ -83,12 +83,15 @@ def test_an_epoch_ends_alike_in_a_run_that_ends_there_and_in_a_longer_one(name: 
 @pytest.mark.parametrize(("name", "num_averaged"), [("downpour", 1), ("agn", 10)])
 def test_a_window_that_the_run_cuts_short_is_not_pushed(name: str, num_averaged: int) -> None:
     """AGN would push a mean as long as that of a whole window."""
-    window, rate = 10, 0.1
+    window = 10
+    rate = 0.1
     noise = LinearGradients(workers=20, steps=16, seed=3, hessian=0.0)
     results = np.empty((20, 5))
+    sgd = {"optimizer": "sgd", "learning_rate": rate}
 
-    selected = {"algorithm": name, "local_steps": window, "optimizer": "sgd", "learning_rate": rate}
-    noise.drive(cluster=CLUSTER, results=results, **selected)
+    noise.drive(algorithm=name, local_steps=window, cluster=CLUSTER, results=results, **sgd)
 
-    pushed = rate * noise.pulls[:, :window].sum(axis=(0, 1)) / num_averaged
-    np.testing.assert_allclose(results, np.tile(noise.initial + pushed, (20, 1)), atol=1e-12)
+    # Only the first window of each worker.
+    sum_of_pulls = noise.pulls[:, :window].sum(axis=(0, 1))
+    expected = noise.initial + rate * sum_of_pulls / num_averaged
+    np.testing.assert_allclose(results, np.tile(expected, (20, 1)), atol=1e-12)

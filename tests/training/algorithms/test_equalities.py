@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from simulated import models, run, toy_network, toy_rows
+from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, Adam, Optimizer
 
 from training.readers.batch import Batch
@@ -55,17 +56,19 @@ def train_by_torch(settings: dict[str, Any], *, workers: int) -> NDArray[np.floa
         logits = network(*batch.inputs)
         losses = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
         optimizer.zero_grad()
-        (losses * batch.weights).mean().backward()
+        mean_loss = (losses * batch.weights).mean()
+        mean_loss.backward()
         optimizer.step()
-    return torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()]).numpy()
+    return parameters_to_vector(network.parameters()).detach().numpy()
 
 
 @pytest.mark.parametrize("settings", OPTIMIZERS)
 @pytest.mark.parametrize("workers", [1, 3, 4])
 def test_ar_sgd_is_one_worker_fed_all_batches(settings: dict[str, Any], workers: int) -> None:
-    simulated = run(
-        algorithm="ar-sgd", workers=workers, scale_learning_rate=False, train=UNEVEN, **settings
-    )
+    ar_sgd = {"algorithm": "ar-sgd", "scale_learning_rate": False}
 
-    expected = np.tile(train_by_torch(settings, workers=workers), (workers, 1))
+    simulated = run(workers=workers, train=UNEVEN, **ar_sgd, **settings)
+
+    parameters = train_by_torch(settings, workers=workers)
+    expected = np.tile(parameters, (workers, 1))
     np.testing.assert_allclose(models(simulated), expected, rtol=0, atol=1e-12)

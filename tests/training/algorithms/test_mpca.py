@@ -29,6 +29,7 @@ from training.algorithms.mpca_joint import (
     contribution,
     driver_rule,
 )
+from training.loop.checkpoints import Checkpoint
 from training.loop.summary import summarize_rank, summarize_sums
 
 RATE = 0.1
@@ -49,31 +50,41 @@ def joint_model(algorithm: Algorithm) -> NDArray[Any]:
 
 
 def test_contributions_are_weighted_by_the_steps_of_each_worker() -> None:
-    first, second = np.array([1.0, 2.0]), np.array([5.0, 6.0])
+    first = np.array([1.0, 2.0])
+    second = np.array([5.0, 6.0])
     not_finite = np.array([np.nan, 0])
 
     weighted = contribution(first, 1) + contribution(second, 3)
     empty = contribution(second, 0) + contribution(not_finite, 7)
     plain = contribution(first, 1, weighted=False) + contribution(second, 3, weighted=False)
 
-    np.testing.assert_array_equal(weighted, [*(first + 3 * second), 4])
+    # The last number counts the steps, or the workers.
+    weighted_sum = first + 3 * second
+    plain_sum = first + second
+    np.testing.assert_array_equal(weighted, [*weighted_sum, 4])
     np.testing.assert_array_equal(empty, 0)
-    np.testing.assert_array_equal(plain, [*(first + second), 2])
-    assert contribution(first.astype(np.float32), 2).dtype == np.float32
+    np.testing.assert_array_equal(plain, [*plain_sum, 2])
+    in_single_precision = contribution(first.astype(np.float32), 2)
+    assert in_single_precision.dtype == np.float32
 
 
 def test_a_cycle_of_the_driver_by_hand() -> None:
     constants = MpcaConstants(**NO_RAMPS)
     total = np.array([6.0, 2.0])
-    shard = JointShard(np.array([1.0]), np.array([0.5]), np.array([7.0]), cycle=3)
+    model = np.array([1.0])
+    trajectory = np.array([0.5])
+    projected = np.array([7.0])
+    shard = JointShard(model, trajectory, projected, cycle=3)
 
     updated = driver_rule(shard, total, constants)
 
-    model = 0.1 * 1 + 0.9 * 3
-    trajectory = 0.8 * 0.5 + 0.2 * (model - 1)
-    assert updated.model == pytest.approx(model, rel=1e-15)
-    assert updated.trajectory == pytest.approx(trajectory, rel=1e-15)
-    assert updated.projected == pytest.approx(model + 0.7 * trajectory, rel=1e-15)
+    # The workers have a mean of 6 / 2.
+    expected_model = 0.1 * 1 + 0.9 * 3
+    expected_trajectory = 0.8 * 0.5 + 0.2 * (expected_model - 1)
+    expected_projection = expected_model + 0.7 * expected_trajectory
+    assert updated.model == pytest.approx(expected_model, rel=1e-15)
+    assert updated.trajectory == pytest.approx(expected_trajectory, rel=1e-15)
+    assert updated.projected == pytest.approx(expected_projection, rel=1e-15)
     assert updated.cycle == 4
     # The earlier projection plays no part, and nothing changes without a contribution.
     other_projection = shard._replace(projected=np.zeros(1))
@@ -95,13 +106,15 @@ def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand() -> None:
     shard = JointShard.at_start(problem.initial)
     total: NDArray[Any] | None = None
     for step in range(9):
-        models -= constants.alpha_at(shard.cycle) * (models - shard.projected)
+        alpha = constants.alpha_at(shard.cycle)
+        models -= alpha * (models - shard.projected)
         models -= RATE * problem.gradients(step, models)
         np.testing.assert_allclose(trained[step], models, atol=1e-13)
         if step % 2 == 1:
             if total is not None:
                 shard = driver_rule(shard, total, constants)
-            total = np.sum([contribution(model, 2) for model in models], axis=0)
+            contributions = [contribution(model, 2) for model in models]
+            total = np.sum(contributions, axis=0)
     for algorithm in recorder.algorithms.values():
         np.testing.assert_allclose(joint_model(algorithm), shard.model, atol=1e-13)
 
@@ -142,12 +155,15 @@ BUSY_CLUSTER = CLUSTER.model_copy(update={"pause_probability": 0.05, "pause_seco
 
 def test_on_a_busy_machine_few_sums_leave_little_of_the_steps() -> None:
     """The pull of each step holds workers at the joint model, which waits for the sums."""
-    shares, losses, sums = {}, {}, {}
+    shares = {}
+    losses = {}
+    sums = {}
     rows = toy_rows(1280)
     for name, cluster in {"quiet": CLUSTER, "busy": BUSY_CLUSTER}.items():
         records = run(**MPCA, train=rows, workers=3, epochs=4, cluster=cluster).records
         numbers = summarize_sums([summarize_rank(history) for history in records])
-        shares[name], sums[name] = numbers["effective_share"], numbers["sums"]
+        shares[name] = numbers["effective_share"]
+        sums[name] = numbers["sums"]
         losses[name] = records[0][-1]["val_loss"]
 
     assert sums["busy"] < 0.3 * sums["quiet"]
@@ -172,7 +188,8 @@ def test_replicas_stay_equal_though_nobody_waits(shards: int) -> None:
         joint = as_mpca(algorithm).joint
         under_way = joint._contributed_steps if joint.is_under_way else 0
         finished = contributed_steps(algorithm) - under_way
-        assert finished + joint.state()["steps"].sum() == shards * step
+        in_checkpoint = joint.state()["steps"].sum()
+        assert finished + in_checkpoint == shards * step
 
     problem = LinearGradients(workers=4, steps=60, seed=6)
     cluster = UNEVEN_CLUSTER.model_copy(update={"slow_ranks": {2: 10.0}})
@@ -184,9 +201,11 @@ def test_replicas_stay_equal_though_nobody_waits(shards: int) -> None:
         np.testing.assert_array_equal(state["vectors"], states[0]["vectors"])
         np.testing.assert_array_equal(state["counts"], states[0]["counts"])
     # Every step is in one contribution of each shard.
-    assert [contributed_steps(algorithm) for algorithm in algorithms] == [60 * shards] * 4
+    for algorithm in algorithms:
+        assert contributed_steps(algorithm) == 60 * shards
     # The fast workers take many steps in a cycle of a shard, the slow one a step for each sum.
-    fast, slow = algorithms[0].counters(), algorithms[2].counters()
+    fast = algorithms[0].counters()
+    slow = algorithms[2].counters()
     assert max(slow["steps_per_cycle"]) <= shards + 1
     assert max(fast["steps_per_cycle"]) >= 3
     assert max(fast["staleness"]) >= 2
@@ -226,28 +245,34 @@ def test_the_network_of_the_shared_counters_can_be_chosen() -> None:
         settings(algorithm="mpca", network="ib0", cycle_steps=2)
 
 
+def joint_states(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """The state of the joint model of each of three workers."""
+    states = [checkpoint.load(rank) for rank in range(3)]
+    return [state["algorithm"]["joint"] for state in states]
+
+
 def test_by_work_units_workers_resume_with_one_joint_model() -> None:
     cluster = CLUSTER.model_copy(update={"slow_ranks": {2: 5.0}, "latency_seconds": 1e-3})
     settings = MPCA | {"workers": 3, "batch_size": 4, "alpha": 0.3, "alpha_free": 1}
     settings |= {"cluster": cluster, "train": toy_rows(240, groups=6), "checkpoint_steps": 3}
     checkpoints = MemoryCheckpoints()
     complete = run(files=checkpoints.files, **settings)
-    complete_positions = [
-        position for position, ranks in sorted(checkpoints.content.items()) if len(ranks) == 3
-    ]
+    complete_positions = []
+    for position, states in sorted(checkpoints.content.items()):
+        if len(states) == 3:
+            complete_positions.append(position)
     middle = checkpoints.at(complete_positions[1])
-    cycles = {
-        tuple(middle.load(rank)["algorithm"]["joint"]["counts"].tolist()) for rank in range(3)
-    }
-    assert len(cycles) > 1, "the workers passed the checkpoint at different cycles"
+    counts_by_rank = [joint["counts"].tolist() for joint in joint_states(middle)]
+    assert counts_by_rank != [counts_by_rank[0]] * 3, "the workers pass at different cycles"
 
     later_checkpoints = MemoryCheckpoints()
     resumed = run(files=later_checkpoints.files, resume=middle, **settings)
 
     end = later_checkpoints.at((2, 0))
-    first, *other_ranks = [end.load(rank)["algorithm"]["joint"]["vectors"] for rank in range(3)]
-    for vectors in other_ranks:
-        np.testing.assert_array_equal(vectors, first)
+    first_joint, *other_joints = joint_states(end)
+    for joint in other_joints:
+        np.testing.assert_array_equal(joint["vectors"], first_joint["vectors"])
     losses = [record["val_loss"] for record in complete.records[0]]
+    resumed_loss = resumed.records[0][-1]["val_loss"]
     assert losses[-1] < losses[0]
-    assert resumed.records[0][-1]["val_loss"] == pytest.approx(losses[-1], rel=0.2)
+    assert resumed_loss == pytest.approx(losses[-1], rel=0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -51,12 +52,11 @@ NOT_FINITE = (np.nan, np.inf, 1e200)
 
 def methods_with(*wrappers: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Names of methods with each of the wrappers that can go around them."""
-    return [
-        (method, wrapper)
-        for method in PARALLEL_METHODS
-        for wrapper in wrappers
-        if not wrapper or method in WITH_SLOWMO
-    ]
+    methods = []
+    for method, wrapper in itertools.product(PARALLEL_METHODS, wrappers):
+        if not wrapper or method in WITH_SLOWMO:
+            methods.append((method, wrapper))
+    return methods
 
 
 def counts_by_rank(recorder: StepRecorder, counter: str) -> list[int]:
@@ -184,14 +184,17 @@ def test_exact_slow_momentum_gives_a_worker_of_swarm_sgd_a_finite_model(exchange
     def record_and_poison(rank: int, step: int, algorithm: Algorithm) -> None:
         # The private model only, in the step before the outer step: it is not published before.
         recorder(rank, step, algorithm)
-        rate = float("inf") if (rank, step) == (2, 3) else 0.1
+        is_poisoned = (rank, step) == (2, 3)
+        rate = np.inf if is_poisoned else 0.1
         algorithm.optimizer.param_groups[0]["lr"] = rate
 
     settings = {"algorithm": "swarm-sgd", "exchange": exchange, "optimizer": "sgd", **EXACT_SLOWMO}
     trained = problem.drive(**settings, cluster=UNEVEN_CLUSTER, before_step=record_and_poison)
 
     assert np.isfinite(trained).all()
-    np.testing.assert_allclose(trained[3], np.tile(trained[3, 0], (4, 1)), atol=1e-14)
+    models_after_average = trained[3]
+    first_model = models_after_average[0]
+    np.testing.assert_allclose(models_after_average, np.tile(first_model, (4, 1)), atol=1e-14)
     assert counts_by_rank(recorder, "steps_not_finite") == [0, 0, 1, 0]
 
 

@@ -146,28 +146,34 @@ def elastic_at_snapshot(delta: float) -> StepEnd:
     """The step of a worker whose exchange was at the begin of the step."""
 
     def end_step(replay: Replay, rank: int, step: int) -> None:
-        ahead = replay.models[rank] + delta * replay.velocity[rank]
-        gradient = replay.problem.gradient(rank, step, ahead)
-        replay.velocity[rank] = delta * replay.velocity[rank] - RATE * gradient
-        replay.models[rank] += replay.velocity[rank] - replay.elastic[rank]
+        model = replay.models[rank]
+        velocity = replay.velocity[rank]
+        gradient = replay.problem.gradient(rank, step, model + delta * velocity)
+        next_velocity = delta * velocity - RATE * gradient
+        replay.velocity[rank] = next_velocity
+        replay.models[rank] = model + next_velocity - replay.elastic[rank]
         replay.elastic[rank] = 0
 
     return end_step
 
 
 def momentum_at_server(replay: Replay, rank: int, step: int) -> None:
-    replay.moments[0] = 0.5 * replay.moments[0] + replay.gradient(rank, step)
-    replay.push(rank, -RATE * replay.moments[0])
+    momentum = replay.moments[0]
+    momentum *= 0.5
+    momentum += replay.gradient(rank, step)
+    replay.push(rank, -RATE * momentum)
 
 
 def adam_at_server(replay: Replay, rank: int, step: int) -> None:
     gradient = replay.gradient(rank, step)
-    replay.moments[0] = 0.9 * replay.moments[0] + 0.1 * gradient
-    replay.moments[1] = 0.999 * replay.moments[1] + 0.001 * gradient**2
+    first_moment, second_moment = replay.moments
+    first_moment = 0.9 * first_moment + 0.1 * gradient
+    second_moment = 0.999 * second_moment + 0.001 * gradient**2
+    replay.moments[:] = [first_moment, second_moment]
     adam_step = replay.num_pushes + 1
-    first = replay.moments[0] / (1 - 0.9**adam_step)
-    second = replay.moments[1] / (1 - 0.999**adam_step)
-    replay.push(rank, -RATE * first / (np.sqrt(second) + 1e-8))
+    mean = first_moment / (1 - 0.9**adam_step)
+    variance = second_moment / (1 - 0.999**adam_step)
+    replay.push(rank, -RATE * mean / (np.sqrt(variance) + 1e-8))
 
 
 SLOWMO: dict[str, Any] = {"slowmo": {"tau": 4, "beta": 0.5}}
@@ -175,10 +181,13 @@ SLOWMO: dict[str, Any] = {"slowmo": {"tau": 4, "beta": 0.5}}
 
 def outer_step(replay: Replay, rank: int, current: Array) -> Array:
     """The slow momentum and x_0 after an outer step; returns the change of the model."""
-    difference = replay.slow_origin[rank] - current
-    replay.slow_momentum[rank] = 0.5 * replay.slow_momentum[rank] + difference / RATE
-    replay.slow_origin[rank] -= RATE * replay.slow_momentum[rank]
-    change: Array = replay.slow_origin[rank] - current
+    origin = replay.slow_origin[rank]
+    slow_gradient = (origin - current) / RATE
+    slow_momentum = 0.5 * replay.slow_momentum[rank] + slow_gradient
+    next_origin = origin - RATE * slow_momentum
+    replay.slow_momentum[rank] = slow_momentum
+    replay.slow_origin[rank] = next_origin
+    change: Array = next_origin - current
     return change
 
 
@@ -320,4 +329,6 @@ def test_elastic_exchanges_one_after_the_other_follow_the_equation(case: str) ->
 
 def assert_workers_disagree(models: Array) -> None:
     """Workers that agree prove little."""
-    assert abs(models[-1] - models[-1].mean(axis=0)).max() > 1e-3
+    last_models = models[-1]
+    deviations = last_models - last_models.mean(axis=0)
+    assert abs(deviations).max() > 1e-3

@@ -31,6 +31,12 @@ from training.algorithms.sgp_overlap import OverlapSgp
 from training.loop.factories import make_algorithm
 
 
+def debiased(biased: Matrix) -> Matrix:
+    """The model of a biased model, which has its weight as its last number."""
+    model: Matrix = biased[:-1] / biased[-1]
+    return model
+
+
 def osgp_in_order(problem: LinearGradients, order: list[int], *, peers: int) -> Matrix:
     """The models of the workers that step in an order, after each step, (steps, parameters).
 
@@ -39,7 +45,9 @@ def osgp_in_order(problem: LinearGradients, order: list[int], *, peers: int) -> 
     than 0.75 of the mean weight sends none.
     """
     workers = problem.workers
-    state = np.hstack([np.tile(problem.initial, (workers, 1)), np.ones((workers, 1))])
+    biased_models = np.tile(problem.initial, (workers, 1))
+    weights = np.ones((workers, 1))
+    state = np.hstack([biased_models, weights])
     returned = np.zeros_like(state)
     num_unread = [0] * workers
     num_steps = [0] * workers
@@ -47,8 +55,10 @@ def osgp_in_order(problem: LinearGradients, order: list[int], *, peers: int) -> 
     models = []
     for rank in order:
         step = num_steps[rank]
-        change = -RATE * problem.gradient(rank, step, seen[rank, :-1] / seen[rank, -1])
-        state[rank, :-1] += seen[rank, -1] * change
+        seen_model = debiased(seen[rank])
+        seen_weight = seen[rank, -1]
+        gradient = problem.gradient(rank, step, seen_model)
+        state[rank, :-1] -= seen_weight * RATE * gradient
         state[rank] += returned[rank]
         returned[rank] = 0
         num_unread[rank] = 0
@@ -65,7 +75,7 @@ def osgp_in_order(problem: LinearGradients, order: list[int], *, peers: int) -> 
             else:
                 returned[rank] += share
         num_steps[rank] += 1
-        models.append(seen[rank, :-1] / seen[rank, -1])
+        models.append(debiased(seen[rank]))
     return np.array(models)
 
 
@@ -81,10 +91,9 @@ def test_with_overlap_workers_add_what_has_arrived_in_any_order_of_their_steps(
     network = SimNetwork(clock, cluster, workers)
     train = settings(**OSGP, workers=workers, peers=peers)
     rows = [VectorRow(problem.initial) for _ in range(workers)]
-    algorithms = [
-        make_algorithm(row, train, transport)
-        for row, transport in zip(rows, network.transports(), strict=True)
-    ]
+    algorithms = []
+    for row, transport in zip(rows, network.transports(), strict=True):
+        algorithms.append(make_algorithm(row, train, transport))
     actual = []
 
     async def step_in_order() -> None:
@@ -94,8 +103,9 @@ def test_with_overlap_workers_add_what_has_arrived_in_any_order_of_their_steps(
         for rank in order:
 
             async def compute(rank: int = rank) -> None:
-                at = rows[rank].parameters.copy()
-                rows[rank].write_gradient(problem.gradient(rank, num_steps[rank], at))
+                row = rows[rank]
+                model = row.parameters.copy()
+                row.write_gradient(problem.gradient(rank, num_steps[rank], model))
 
             await algorithms[rank].step(compute, 1)
             num_steps[rank] += 1
@@ -118,7 +128,8 @@ def test_with_overlap_workers_of_unequal_speed_agree_on_the_mean() -> None:
 
     trained = problem.drive(**OSGP, initial=start, cluster=UNEVEN_CLUSTER)
 
-    np.testing.assert_allclose(trained[-1], np.tile(start.mean(axis=0), (6, 1)), atol=1e-3)
+    expected = np.tile(start.mean(axis=0), (6, 1))
+    np.testing.assert_allclose(trained[-1], expected, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -143,10 +154,13 @@ def test_with_overlap_models_stay_as_near_to_the_optimum_as_those_of_pairs(
 
     fast = {"optimizer": "sgd", "learning_rate": 1.0, "cluster": uneven}
     trained = problem.drive(algorithm="sgp", overlap=True, **fast, before_step=note_weight)
-    of_pairs = problem.drive(algorithm="ad-psgd", **fast)
+    trained_by_pairs = problem.drive(algorithm="ad-psgd", **fast)
 
     assert min(lowest_weights) > 0.15
-    assert np.sqrt(np.mean(trained**2)) < 1.5 * np.sqrt(np.mean(of_pairs**2))
+    # The optimum is at 0.
+    distance = np.sqrt(np.mean(trained**2))
+    distance_by_pairs = np.sqrt(np.mean(trained_by_pairs**2))
+    assert distance < 1.5 * distance_by_pairs
 
 
 def test_an_outer_step_of_slowmo_moves_models_of_any_weight_by_its_change() -> None:
@@ -156,7 +170,8 @@ def test_an_outer_step_of_slowmo_moves_models_of_any_weight_by_its_change() -> N
     add = OverlapSgp.add
 
     async def checked_add(worker: OverlapSgp, change: Matrix) -> None:
-        model, moved_model = np.empty(5), np.empty(5)
+        model = np.empty(5)
+        moved_model = np.empty(5)
         await worker.current(model)
         weights.append(float(worker._biased[-1]))
         await add(worker, change)
@@ -169,15 +184,18 @@ def test_an_outer_step_of_slowmo_moves_models_of_any_weight_by_its_change() -> N
         slowmo = {"tau": 4, "beta": 0.6, "exact_average": True}
         problem.drive(**OSGP, cluster=UNEVEN_CLUSTER, slowmo=slowmo)
 
-    assert max(weights) - min(weights) > 0.1, "the test needs unequal weights"
+    assert np.ptp(weights) > 0.1, "the test needs unequal weights"
     for move, change in moves:
         assert np.abs(change).max() > 1e-3
         np.testing.assert_allclose(move, change, atol=1e-12)
 
 
 def test_a_snapshot_is_the_mean_of_the_biased_models_and_the_distance_from_it() -> None:
-    problem, recorder = LinearGradients(workers=4, steps=24, seed=2), StepRecorder()
-    results, snapshots, distances = np.empty((4, 5)), [], []
+    problem = LinearGradients(workers=4, steps=24, seed=2)
+    recorder = StepRecorder()
+    results = np.empty((4, 5))
+    snapshots = []
+    distances = []
     result = OverlapSgp.result
 
     async def snapshot_then_result(worker: OverlapSgp, out: Matrix) -> None:
@@ -192,16 +210,19 @@ def test_a_snapshot_is_the_mean_of_the_biased_models_and_the_distance_from_it() 
         problem.drive(**OSGP, cluster=UNEVEN_CLUSTER, before_step=recorder, results=results)
 
     np.testing.assert_allclose(snapshots, results, atol=1e-12)
-    biased = np.array([unwrapped(worker)._biased for worker in recorder.algorithms.values()])
-    models, weights = biased[:, :-1] / biased[:, -1:], biased[:, -1]
+    biased_models = [unwrapped(worker)._biased for worker in recorder.algorithms.values()]
+    models = np.array([debiased(biased) for biased in biased_models])
+    weights = np.array([biased[-1] for biased in biased_models])
     assert np.ptp(weights) > 0.1, "the test needs unequal weights"
-    np.testing.assert_allclose(results[0], np.average(models, axis=0, weights=weights), atol=1e-12)
-    squares = np.square(models - results[0]).sum(axis=1)
+    mean_model = np.average(models, axis=0, weights=weights)
+    np.testing.assert_allclose(results[0], mean_model, atol=1e-12)
+    squares = np.square(models - mean_model).sum(axis=1)
     np.testing.assert_allclose(distances, np.sqrt(squares.mean()), rtol=1e-12)
 
 
 def test_the_weight_does_not_gather_at_a_worker_that_has_stopped() -> None:
-    problem, recorder = LinearGradients(workers=4, steps=300, seed=1), StepRecorder()
+    problem = LinearGradients(workers=4, steps=300, seed=1)
+    recorder = StepRecorder()
     stopped = CLUSTER.model_copy(update={"slow_ranks": {2: 1e4}})
     lowest_weights = []
 
@@ -223,8 +244,13 @@ def test_the_weight_does_not_gather_at_a_worker_that_has_stopped() -> None:
 
 def test_weights_add_up_again_after_checkpoints_of_different_times() -> None:
     def total_weight(position: tuple[int, int]) -> float:
-        states = [checkpoints.at(position).load(rank)["algorithm"] for rank in range(4)]
-        return sum(float(state["attributes"]["_biased"][-1][-1]) for state in states)
+        checkpoint = checkpoints.at(position)
+        total = 0.0
+        for rank in range(4):
+            state = checkpoint.load(rank)["algorithm"]
+            biased = state["attributes"]["_biased"][-1]
+            total += float(biased[-1])
+        return total
 
     checkpoints = MemoryCheckpoints()
     selected: dict[str, Any] = {**OSGP, "cluster": UNEVEN_CLUSTER, "train": toy_rows(320)}
@@ -239,22 +265,26 @@ def test_weights_add_up_again_after_checkpoints_of_different_times() -> None:
 
 
 def test_fewer_workers_start_from_the_mean_by_weights() -> None:
-    checkpoints, resumed_checkpoints = MemoryCheckpoints(), MemoryCheckpoints()
+    checkpoints = MemoryCheckpoints()
+    resumed_checkpoints = MemoryCheckpoints()
     selected: dict[str, Any] = {**OSGP, "cluster": UNEVEN_CLUSTER, "train": toy_rows(320)}
     run(**selected, files=checkpoints.files)
-    states = [checkpoints.at((1, 0)).load(rank) for rank in range(4)]
+    middle = checkpoints.at((1, 0))
+    states = [middle.load(rank) for rank in range(4)]
     models = [state["current"].numpy() for state in states]
     weights = [state["algorithm"]["weight"] for state in states]
 
     # The learning rate leaves the models where they start.
     standing = selected | {"learning_rate": 1e-15, "workers": 2}
-    run(**standing, files=resumed_checkpoints.files, resume=checkpoints.at((1, 0)))
+    run(**standing, files=resumed_checkpoints.files, resume=middle)
 
     expected = np.average(models, axis=0, weights=weights)
-    assert np.abs(expected - np.mean(models, axis=0)).max() > 1e-3, "the weights matter"
+    unweighted = np.mean(models, axis=0)
+    assert np.abs(expected - unweighted).max() > 1e-3, "the weights matter"
+    end = resumed_checkpoints.at((2, 0))
     for rank in range(2):
-        started = resumed_checkpoints.at((2, 0)).load(rank)["current"].numpy()
-        np.testing.assert_allclose(started, expected, atol=1e-8)
+        model = end.load(rank)["current"].numpy()
+        np.testing.assert_allclose(model, expected, atol=1e-8)
 
 
 def test_a_network_without_messages_between_hosts_of_its_own_is_refused() -> None:

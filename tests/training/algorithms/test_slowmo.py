@@ -67,19 +67,22 @@ def test_without_slow_momentum_and_average_it_is_the_base_method_with_any_optimi
 
 
 def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
-    beta, alpha = 0.6, 0.8
+    beta = 0.6
+    alpha = 0.8
     problem = gradients_of_four_workers()
     settings = {"algorithm": "ad-psgd", "partners": matched_partners([[]])}
 
     trained = drive(problem, **settings, **slowmo(tau=6, alpha=alpha, beta=beta, exact=True))
 
     # Chen and Huo 2016: D = eta D + zeta (mean - w); w = w + D.
-    block_model, update = problem.initial, np.zeros(5)
+    block_model = problem.initial
+    update = np.zeros(5)
     models = np.tile(block_model, (4, 1))
     for step in range(problem.steps):
         models = models - RATE * problem.gradients(step, models)
         if step % 6 == 5:
-            update = beta * update + alpha * (models.mean(axis=0) - block_model)
+            block_change = models.mean(axis=0) - block_model
+            update = beta * update + alpha * block_change
             block_model = block_model + update
             models[:] = block_model
         np.testing.assert_allclose(trained[step], models, atol=1e-14)
@@ -94,12 +97,16 @@ def test_the_rate_of_a_window_is_that_at_its_start() -> None:
     settings = {"algorithm": "d-psgd", "before_step": lower_rate}
     trained = drive(problem, **settings, **slowmo(tau=2, beta=0.5))
 
+    # The first window has the rates 0.1 and 0.05, the second 0.05 and 0.05.
     gradients = -problem.pulls[0]
-    first_momentum = (0.1 * gradients[0] + 0.05 * gradients[1]) / 0.1
-    second_momentum = 0.5 * first_momentum + (0.05 * gradients[2] + 0.05 * gradients[3]) / 0.05
+    first_change = 0.1 * gradients[0] + 0.05 * gradients[1]
+    second_change = 0.05 * gradients[2] + 0.05 * gradients[3]
+    first_momentum = first_change / 0.1
+    second_momentum = 0.5 * first_momentum + second_change / 0.05
     first_end = problem.initial - 0.1 * first_momentum
+    second_end = first_end - 0.05 * second_momentum
     np.testing.assert_allclose(trained[1, 0], first_end, atol=1e-14)
-    np.testing.assert_allclose(trained[3, 0], first_end - 0.05 * second_momentum, atol=1e-14)
+    np.testing.assert_allclose(trained[3, 0], second_end, atol=1e-14)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -176,9 +183,11 @@ def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(
 
     drive(gradients_of_four_workers(), **settings, optimizer_state=policy, before_step=recorder)
 
-    momenta = np.array([recorder.algorithms[rank].momenta[0] for rank in range(4)])
+    algorithms = recorder.algorithms
+    momenta = np.array([algorithms[rank].momenta[0] for rank in range(4)])
     if policy == "keep":
-        assert (abs(momenta - momenta.mean(axis=0)).max(axis=1) > 1e-3).all()
+        largest_deviations = abs(momenta - momenta.mean(axis=0)).max(axis=1)
+        assert (largest_deviations > 1e-3).all()
     else:
         # The default resets, as with the momentum of SGD.
         assert (momenta == 0).all()

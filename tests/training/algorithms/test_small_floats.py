@@ -25,25 +25,26 @@ def sent(vector: Any, bits: int) -> Any:
 
 
 def test_numbers_of_8_bits_have_four_bits_of_exponent_and_three_of_mantissa() -> None:
-    subnormal = [mantissa / 8 * 2.0**-14 for mantissa in range(8)]
-    normal = [
-        (1 + mantissa / 8) * 2.0**exponent for exponent in range(-14, 1) for mantissa in range(8)
-    ]
+    mantissas = np.arange(8) / 8
+    subnormal = mantissas * 2.0**-14
+    normal = np.outer(2.0 ** np.arange(-14, 1), 1 + mantissas).ravel()
+    largest = 1.875
 
-    expected = np.array(subnormal + normal) / 1.875
+    expected = np.concatenate([subnormal, normal]) / largest
 
     np.testing.assert_allclose(magnitudes(8), expected, rtol=1e-15)
 
 
 @given(vectors, bits_per_number)
 def test_each_value_becomes_the_nearest_number(vector: Array, bits: int) -> None:
-    positive = magnitudes(bits) * np.abs(vector).max()
+    scale = np.abs(vector).max()
+    positive = scale * magnitudes(bits)
     numbers = np.concatenate([positive, -positive])
-    smallest_errors = np.abs(vector[:, np.newaxis] - numbers).min(axis=1)
+    distances = np.abs(vector[:, np.newaxis] - numbers)
 
     errors = np.abs(sent(vector, bits) - vector)
 
-    np.testing.assert_allclose(errors, smallest_errors, atol=1e-12 * np.abs(vector).max())
+    np.testing.assert_allclose(errors, distances.min(axis=1), atol=1e-12 * scale)
 
 
 @given(vectors, bits_per_number)
@@ -73,7 +74,9 @@ def test_a_message_has_the_scale_and_the_bits_of_each_value(
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])
 def test_a_vector_that_is_not_finite_arrives_as_nan(value: float) -> None:
-    assert np.isnan(sent(np.array([1.0, value, 2.0]), 4)).all()
+    vector = np.array([1.0, value, 2.0])
+
+    assert np.isnan(sent(vector, 4)).all()
 
 
 def test_zeros_arrive_as_zeros() -> None:

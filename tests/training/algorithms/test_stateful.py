@@ -225,21 +225,25 @@ def test_one_array_below_two_names_stays_one(tmp_path: Path) -> None:
 
 
 def test_arrays_in_containers_stay_where_they_are(tmp_path: Path) -> None:
-    present, vector = np.zeros(3), np.ones(3)
+    present = np.zeros(3)
+    vector = np.ones(3)
     restored = Named(vector=present, by_name={"vector": present}, recent=deque([present]))
     saved = Named(vector=vector, by_name={"vector": vector}, recent=deque([vector]))
 
     restore_from_file(saved, restored, tmp_path)
 
-    assert vars(restored)["by_name"]["vector"] is vars(restored)["recent"][0] is present
+    attributes = vars(restored)
+    assert attributes["by_name"]["vector"] is present
+    assert attributes["recent"][0] is present
     np.testing.assert_array_equal(present, 1)
 
 
 def test_two_arrays_that_began_as_one_come_back_as_two(tmp_path: Path) -> None:
     shared = np.zeros(2)
     restored = Named(first=shared, second=shared)
+    saved = Named(first=np.full(2, 2.0), second=np.ones(2))
 
-    restore_from_file(Named(first=np.full(2, 2.0), second=np.ones(2)), restored, tmp_path)
+    restore_from_file(saved, restored, tmp_path)
 
     np.testing.assert_array_equal(vars(restored)["first"], 2)
     np.testing.assert_array_equal(vars(restored)["second"], 1)

@@ -30,19 +30,24 @@ Array = NDArray[np.float64]
 def relative_numbers(bits: int) -> Array:
     """All positive numbers of E3M0 or of E4M3 over the largest one, and 0."""
     if bits == 4:
-        return np.array([0] + [2.0**-halvings for halvings in range(7)])
-    eighths = [eighth / 8 for eighth in range(8)]
-    small = [eighth * 2 for eighth in eighths]
-    others = [(1 + eighth) * 2.0**exponent for exponent in range(1, 16) for eighth in eighths]
-    return np.array(small + others) / (1.875 * 2**15)
+        powers_of_2 = 2.0 ** -np.arange(7)
+        return np.array([0, *powers_of_2])
+    eighths = np.arange(8) / 8
+    subnormal = eighths * 2
+    powers_of_2 = 2.0 ** np.arange(1, 16)
+    normal = np.outer(powers_of_2, 1 + eighths).ravel()
+    largest = 1.875 * 2**15
+    return np.concatenate([subnormal, normal]) / largest
 
 
 def rounded(vector: Array, bits: int | None) -> Array:
     """The numbers nearest to a vector's values, scaled to its largest magnitude."""
     if bits is None:
         return vector
-    numbers = relative_numbers(bits) * np.abs(vector).max()
-    nearest = np.abs(np.abs(vector)[:, np.newaxis] - numbers).argmin(axis=1)
+    magnitudes = np.abs(vector)
+    numbers = relative_numbers(bits) * magnitudes.max()
+    distances = np.abs(magnitudes[:, np.newaxis] - numbers)
+    nearest = distances.argmin(axis=1)
     return np.sign(vector) * numbers[nearest]
 
 
@@ -58,26 +63,28 @@ def models_by_hand(
     """The models after each step, (steps, workers, parameters), with SGD (Algorithm 2)."""
     size = len(problem.initial)
     models = np.tile(problem.initial, (problem.workers, 1))
-    outer_model, velocity = problem.initial.copy(), np.zeros(size)
+    outer_model = problem.initial.copy()
+    velocity = np.zeros(size)
     outer_gradients = {}
     history = []
     for step in range(1, problem.steps + 1):
         models = models - RATE * problem.gradients(step - 1, models)
         for fragment in range(fragments):
-            elements = slice(size * fragment // fragments, size * (fragment + 1) // fragments)
+            start = size * fragment // fragments
+            stop = size * (fragment + 1) // fragments
+            elements = slice(start, stop)
             turn = local_steps * (fragment + 1) // fragments
+            arrival = turn + overlap
             if step >= turn and (step - turn) % local_steps == 0:
-                differences = [
-                    rounded(outer_model[elements] - model[elements], bits) for model in models
-                ]
-                outer_gradients[fragment] = np.mean(differences, axis=0)
-            if step >= turn + overlap and (step - turn - overlap) % local_steps == 0:
+                differences = outer_model[elements] - models[:, elements]
+                messages = [rounded(difference, bits) for difference in differences]
+                outer_gradients[fragment] = np.mean(messages, axis=0)
+            if step >= arrival and (step - arrival) % local_steps == 0:
                 gradient = outer_gradients.pop(fragment)
                 velocity[elements] = 0.8 * velocity[elements] + gradient
                 outer_model[elements] -= 0.6 * (gradient + 0.8 * velocity[elements])
-                models[:, elements] = (
-                    mixing * models[:, elements] + (1 - mixing) * outer_model[elements]
-                )
+                models[:, elements] *= mixing
+                models[:, elements] += (1 - mixing) * outer_model[elements]
         history.append(models.copy())
     return np.array(history)
 
@@ -100,7 +107,8 @@ def test_streaming_diloco_is_algorithm_2(selected: dict[str, Any]) -> None:
 
     trained = problem.drive(cluster=UNEVEN_CLUSTER, **STREAMING, **outer_step, **SGD, **selected)
 
-    np.testing.assert_allclose(trained, models_by_hand(problem, **selected), rtol=0, atol=1e-12)
+    expected = models_by_hand(problem, **selected)
+    np.testing.assert_allclose(trained, expected, rtol=0, atol=1e-12)
 
 
 def test_one_fragment_without_overlap_mixing_and_bits_is_diloco_to_the_bit() -> None:
@@ -126,14 +134,14 @@ def test_all_workers_have_the_same_outer_model_to_the_bit(
 ) -> None:
     recorder = StepRecorder()
     problem = LinearGradients(workers=workers, steps=13, seed=seed, size=7)
-    selected = {
+    windows = {
         "local_steps": local_steps,
         "fragments": min(fragments, local_steps),
         "overlap": min(overlap, local_steps - 1),
-        "bits": bits,
     }
+    selected = STREAMING | SGD | windows | {"bits": bits}
 
-    problem.drive(cluster=UNEVEN_CLUSTER, before_step=recorder, **STREAMING, **SGD, **selected)
+    problem.drive(cluster=UNEVEN_CLUSTER, before_step=recorder, **selected)
 
     outer_models = []
     for algorithm in recorder.algorithms.values():
@@ -152,7 +160,8 @@ def test_a_fragment_that_no_worker_has_finite_stays_as_it_was() -> None:
     selected = {"local_steps": 4, "fragments": 1, "overlap": 0, "bits": 4}
     trained = problem.drive(before_step=spoil_model, **STREAMING, **SGD, **selected)
 
-    np.testing.assert_array_equal(trained[3], np.tile(problem.initial, (2, 1)))
+    initial_models = np.tile(problem.initial, (2, 1))
+    np.testing.assert_array_equal(trained[3], initial_models)
 
 
 def bytes_of_exchanges(**selected: Any) -> int:
@@ -216,9 +225,8 @@ def test_more_fragments_than_parameters_are_refused() -> None:
 
 def test_a_fragment_that_travels_beside_the_steps_takes_no_time() -> None:
     # A message takes as long as a step.
-    cluster = UNEVEN_CLUSTER.model_copy(
-        update={"latency_seconds": 1e-3, "slow_ranks": {}, "jitter": 0, "pause_probability": 0}
-    )
+    steady = {"slow_ranks": {}, "jitter": 0, "pause_probability": 0}
+    cluster = UNEVEN_CLUSTER.model_copy(update=steady | {"latency_seconds": 1e-3})
     seconds = {}
     for overlap in (0, 2):
         # One message in eight steps.

@@ -23,11 +23,9 @@ def algorithm_3(problem: LinearGradients, start: np.ndarray) -> np.ndarray:
     models = start.copy()
     snapshots = start.copy()
     trained = np.empty((problem.steps, *start.shape))
-    step_ends = [
-        (milliseconds * (step + 1), rank, step)
-        for rank, milliseconds in enumerate(STEP_MILLISECONDS)
-        for step in range(problem.steps)
-    ]
+    step_ends = []
+    for rank, milliseconds in enumerate(STEP_MILLISECONDS):
+        step_ends += [(milliseconds * (step + 1), rank, step) for step in range(problem.steps)]
     for _, rank, step in sorted(step_ends):
         models[rank] -= RATE * problem.gradient(rank, step, snapshots[rank])
         if step % 3 == 2:
@@ -56,7 +54,8 @@ def test_a_worker_continues_from_the_average_of_a_partner_at_its_next_step(excha
         **SWARM,
     )
 
-    np.testing.assert_allclose(trained, algorithm_3(problem, start), atol=1e-14)
+    expected = algorithm_3(problem, start)
+    np.testing.assert_allclose(trained, expected, atol=1e-14)
 
 
 def test_numbers_of_local_steps_are_geometric_and_differ_between_ranks() -> None:
@@ -74,6 +73,8 @@ def test_numbers_of_local_steps_are_geometric_and_differ_between_ranks() -> None
     for rank in range(2):
         local_steps = np.diff(np.flatnonzero(begins_average[rank]))
         # Standard deviation of the mean of 333: sqrt(H (H - 1) / 333) = 0.13.
-        assert abs(local_steps.mean() - 3) < 0.4
-        assert abs((local_steps == 1).mean() - 1 / 3) < 0.08
-    assert abs(np.corrcoef(begins_average)[0, 1]) < 0.1
+        share_of_single_steps = np.mean(local_steps == 1)
+        assert local_steps.mean() == pytest.approx(3, abs=0.4)
+        assert share_of_single_steps == pytest.approx(1 / 3, abs=0.08)
+    correlation = np.corrcoef(begins_average)[0, 1]
+    assert abs(correlation) < 0.1

@@ -37,16 +37,16 @@ from training.workloads.gradients import (
     make_gradients,
 )
 
-SCALERS = {
-    name: Scaler(
-        np.linspace(-1, 1, width).tolist(),
-        np.linspace(0.5, 2, width).tolist(),
-        # Some features are logarithmic, and some reach the limit.
-        np.where(np.arange(width) % 3, 0.0, 0.3).tolist(),
-        3.0,
-    )
-    for name, width in (("hlf", len(hlf_names())), ("particles", 19))
-}
+
+def make_scaler(width: int) -> Scaler:
+    """Some features are logarithmic, and some reach the limit."""
+    mean = np.linspace(-1, 1, width)
+    std = np.linspace(0.5, 2, width)
+    log_above = np.where(np.arange(width) % 3, 0.0, 0.3)
+    return Scaler(mean.tolist(), std.tolist(), log_above.tolist(), 3.0)
+
+
+SCALERS = {"hlf": make_scaler(len(hlf_names())), "particles": make_scaler(19)}
 HIDDEN = [[1], [7], [50, 20, 10], [150, 100, 50], [3] * 6, [300]]
 
 
@@ -66,7 +66,8 @@ def make_hlf_batch(size: int, *, seed: int, dtype: torch.dtype = torch.float64) 
     rng = np.random.default_rng(seed)
     weights = rng.normal(1, 1, size)
     weights[::5] = 0
-    hlf = torch.tensor(rng.normal(size=(size, len(hlf_names()))) * 3, dtype=dtype)
+    features = rng.normal(0, 3, (size, len(hlf_names())))
+    hlf = torch.tensor(features, dtype=dtype)
     labels = torch.tensor(rng.integers(0, 3, size))
     return Batch((hlf,), labels, torch.tensor(weights, dtype=dtype))
 
@@ -77,16 +78,19 @@ def make_particle_batch(size: int, *, longest: int, seed: int, with_hlf: bool = 
     hlf_batch = make_hlf_batch(size, seed=seed)
     num_particles = rng.integers(0, longest + 1, size)
     num_particles[0] = longest
-    particles = torch.tensor(rng.normal(size=(size, longest, 19)) * 2, dtype=torch.float64)
-    particle_inputs = (particles, torch.tensor(num_particles))
-    inputs = (*hlf_batch.inputs, *particle_inputs) if with_hlf else particle_inputs
+    particles = torch.tensor(rng.normal(0, 2, (size, longest, 19)))
+    inputs = (particles, torch.tensor(num_particles))
+    if with_hlf:
+        inputs = (*hlf_batch.inputs, *inputs)
     return Batch(inputs, hlf_batch.labels, hlf_batch.weights)
 
 
 def assert_learns_as_by_autograd(settings: NetworkSettings, batches: Sequence[Batch]) -> None:
     """Take a hundred steps by backpropagation and in compiled code, and compare each gradient."""
-    by_torch, by_kernels = make_double(settings), make_double(settings)
-    torch_gradients, kernel_gradients = TorchGradients(by_torch), make_gradients(by_kernels)
+    by_torch = make_double(settings)
+    by_kernels = make_double(settings)
+    torch_gradients = TorchGradients(by_torch)
+    kernel_gradients = make_gradients(by_kernels)
     assert isinstance(kernel_gradients, CompiledGradients)
     for step in range(100):
         batch = batches[step % len(batches)]
@@ -96,8 +100,11 @@ def assert_learns_as_by_autograd(settings: NetworkSettings, batches: Sequence[Ba
         for model in (by_torch, by_kernels):
             model.flat.detach().sub_(model.gradient, alpha=0.05)
     torch.testing.assert_close(by_kernels.flat, by_torch.flat, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(kernel_gradients.pop_sums(), torch_gradients.pop_sums(), rtol=1e-10)
-    assert kernel_gradients.pop_sums().samples == 0
+    torch_sums = torch_gradients.pop_sums()
+    kernel_sums = kernel_gradients.pop_sums()
+    np.testing.assert_allclose(kernel_sums, torch_sums, rtol=1e-10)
+    sums_after_pop = kernel_gradients.pop_sums()
+    assert sums_after_pop.samples == 0
 
 
 @pytest.mark.parametrize("hidden", HIDDEN, ids=str)
@@ -124,10 +131,10 @@ def test_a_recurrent_network_learns_as_by_autograd(
 ) -> None:
     with_hlf = isinstance(settings, InclusiveSettings)
     # 70 events of up to 40 particles are more than one block of steps.
-    batches = [
-        make_particle_batch(size, longest=longest, seed=size, with_hlf=with_hlf)
-        for size, longest in ((1, 1), (3, 9), (70, 40), (16, 25))
-    ]
+    batches = []
+    for size, longest in ((1, 1), (3, 9), (70, 40), (16, 25)):
+        batch = make_particle_batch(size, longest=longest, seed=size, with_hlf=with_hlf)
+        batches.append(batch)
 
     assert_learns_as_by_autograd(settings.model_copy(update={"frame": frame}), batches)
 
@@ -258,7 +265,8 @@ def asinhs(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_asinh_of_single_precision_is_exact_within_rounding(sign: int) -> None:
-    values = sign * np.concatenate([[0.0], np.logspace(-8, 19, 20_001)]).astype(np.float32)
+    magnitudes = np.array([0.0, *np.logspace(-8, 19, 20_001)])
+    values = sign * magnitudes.astype(np.float32)
 
     expected = np.arcsinh(values.astype(np.float64))
 
@@ -270,4 +278,5 @@ def test_asinh_of_nan_and_infinity_is_nan(options: dict[str, Any]) -> None:
     values = np.array([np.nan, np.inf, -np.inf, 1.0], dtype=np.float32)
     compiled_asinhs = numba.njit(**options)(asinhs.py_func)  # type: ignore[attr-defined]
 
-    assert np.isnan(compiled_asinhs(values)).tolist() == [True, True, True, False]
+    is_nan = np.isnan(compiled_asinhs(values))
+    assert is_nan.tolist() == [True, True, True, False]

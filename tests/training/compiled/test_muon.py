@@ -42,11 +42,11 @@ def exact_factors(monkeypatch: pytest.MonkeyPatch) -> None:
 def network(precision: torch.dtype = torch.float64) -> nn.Module:
     """A convolution with a wide matrix of kernels, a tall matrix, and a last layer."""
     torch.manual_seed(3)
-    convolution, hidden = nn.Conv2d(2, 4, 3), nn.Linear(4, 9)
+    convolution = nn.Conv2d(2, 4, 3)
+    hidden = nn.Linear(4, 9)
     last = nn.Linear(9, 3)
-    return nn.Sequential(convolution, nn.ReLU(), hidden, nn.ReLU(), nn.Flatten(), last).to(
-        precision
-    )
+    layers = nn.Sequential(convolution, nn.ReLU(), hidden, nn.ReLU(), nn.Flatten(), last)
+    return layers.to(precision)
 
 
 def take_steps(
@@ -85,13 +85,15 @@ def train_by_torch(module: nn.Module, *, seed: int, steps: int) -> Tensor:
 
     def step(gradient: NDArray[Any], rate: float) -> None:
         sizes = [target.numel() for target in targets]
-        for target, part in zip(targets, torch.from_numpy(gradient).split(sizes), strict=True):
-            target.grad = part.view_as(target)
+        gradients = torch.from_numpy(gradient).split(sizes)
+        for target, target_gradient in zip(targets, gradients, strict=True):
+            target.grad = target_gradient.view_as(target)
         for optimizer in (muon, adamw):
             optimizer.param_groups[0]["lr"] = rate
             optimizer.step()
 
-    take_steps(step, sum(target.numel() for target in targets), seed=seed, steps=steps)
+    num_parameters = sum(target.numel() for target in targets)
+    take_steps(step, num_parameters, seed=seed, steps=steps)
     return torch.cat([target.detach().reshape(-1) for target in targets])
 
 
@@ -132,7 +134,8 @@ def test_singular_values_of_an_update_are_near_1(shape: tuple[int, int], size: f
     assert singular_values.max() < 1.14
     # The singular vectors are those of the matrix.
     in_their_basis = left.T @ factor @ right.T
-    assert abs(in_their_basis - np.diag(np.diag(in_their_basis))).max() < 1e-9
+    diagonal = np.diag(np.diag(in_their_basis))
+    assert abs(in_their_basis - diagonal).max() < 1e-9
 
 
 def test_the_factor_of_a_matrix_of_zeros_is_zero() -> None:

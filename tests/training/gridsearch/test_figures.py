@@ -15,10 +15,12 @@ LABELS = PlotLabels("", "toy", 13)
 
 
 def make_score(width: int, rate: float, accuracy: float, latency: float) -> Score:
+    trial = Trial(hidden=(width, 2), batch_size=16, learning_rate=rate, epochs=3)
+    accuracies_of_folds = [accuracy - 0.01, accuracy + 0.01]
     return Score(
-        Trial((width, 2), 16, rate, 3),
+        trial,
         num_parameters=50 * width,
-        accuracies=[accuracy - 0.01, accuracy + 0.01],
+        accuracies=accuracies_of_folds,
         loss=0.3,
         best_epoch=1,
         latency=Cost(latency, 0.1),
@@ -52,8 +54,10 @@ def test_each_panel_shows_all_settings_and_names_its_own_front(
     legend = axes.get_legend()
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
-    assert [label for label in labels if ": " in label] == front
-    assert {"1", "2"} <= {text.get_text() for text in axes.texts}
+    labels_of_front = [label for label in labels if ": " in label]
+    numbers_in_panel = {text.get_text() for text in axes.texts}
+    assert labels_of_front == front
+    assert {"1", "2"} <= numbers_in_panel
     assert data_outside_axes(figure) == []
 
 
@@ -76,7 +80,10 @@ def test_the_speed_up_shows_the_expected_and_the_measured_value(
     for line in figure.axes[0].lines:
         points = zip(line.get_xdata(), line.get_ydata(), strict=True)
         points_of_line[str(line.get_label())] = list(points)
-    assert points_of_line["ideal"] == [(1, 1), (2, 2), (4, 4)]
-    assert points_of_line["from the times of the trainings"] == [(1, 1.0), (2, 1.9), (4, 2.5)]
-    assert points_of_line.get("this search, start-up included", []) == measured_points
+    ideal_points = points_of_line["ideal"]
+    expected_points = points_of_line["from the times of the trainings"]
+    search_points = points_of_line.get("this search, start-up included", [])
+    assert ideal_points == [(1, 1), (2, 2), (4, 4)]
+    assert expected_points == [(1, 1.0), (2, 1.9), (4, 2.5)]
+    assert search_points == measured_points
     assert data_outside_axes(figure) == []

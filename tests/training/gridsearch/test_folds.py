@@ -153,17 +153,20 @@ def test_a_training_has_the_numbers_of_torch(
 def test_an_event_that_is_not_finite_spoils_only_the_losses_that_it_enters() -> None:
     rows = make_rows(120)
     folds = make_folds(rows.labels.numpy(), 4, seed=3)
-    with_nan = rows._replace(inputs=(rows.inputs[0].clone(),))
-    with_nan.inputs[0][int(folds[0].val[0])] = float("nan")
+    features_with_nan = rows.inputs[0].clone()
+    first_validation_event = int(folds[0].val[0])
+    features_with_nan[first_validation_event] = float("nan")
+    with_nan = rows._replace(inputs=(features_with_nan,))
     settings = TrainSettings(algorithm="sgd", epochs=3, learning_rate=0.01)
 
     def train(rows: Rows, fold: Fold) -> Curves:
         return train_on_fold(make_network, settings, rows, fold, seed=1, num_steps=6)
 
+    without_nan = train(rows, folds[0])
     nan_in_validation = train(with_nan, folds[0])
     nan_in_training = train(with_nan, folds[1])
 
-    assert nan_in_validation.train_loss == train(rows, folds[0]).train_loss
+    assert nan_in_validation.train_loss == without_nan.train_loss
     assert np.isnan(nan_in_validation.val_loss).all()
     # As in any training, a step whose gradient is not finite has no update.
     assert np.isnan(nan_in_training.train_loss).all()
@@ -177,12 +180,14 @@ def test_an_event_that_is_not_finite_spoils_only_the_losses_that_it_enters() -> 
 )
 def test_folds_are_those_of_scikit_learn(labels: list[int], num_folds: int, seed: int) -> None:
     # Every class has an event for each fold.
-    all_labels = np.array(labels + list(range(max(labels) + 1)) * num_folds)
+    classes = list(range(max(labels) + 1))
+    all_labels = np.array(labels + classes * num_folds)
 
     folds = make_folds(all_labels, num_folds, seed=seed)
 
     splitter = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
-    expected_folds = list(splitter.split(np.zeros(len(all_labels)), all_labels))
+    no_features = np.zeros(len(all_labels))
+    expected_folds = list(splitter.split(no_features, all_labels))
     assert len(folds) == num_folds
     for fold, (expected_train, expected_val) in zip(folds, expected_folds, strict=True):
         np.testing.assert_array_equal(fold.train, expected_train)

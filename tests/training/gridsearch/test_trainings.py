@@ -33,11 +33,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 def make_search(
     dataset: FeatureDataset, grid: dict[str, Any] | None = None, **train: Any
 ) -> Search:
-    return Search(
-        dataset.folder,
-        GridSearchSettings.model_validate({"folds": 3, **(grid or {})}),
-        TrainSettings.model_validate({"algorithm": "sgd", **train}),
-    )
+    grid_section = {"folds": 3} | (grid or {})
+    train_section = {"algorithm": "sgd"} | train
+    grid_settings = GridSearchSettings.model_validate(grid_section)
+    train_settings = TrainSettings.model_validate(train_section)
+    return Search(dataset.folder, grid_settings, train_settings)
 
 
 def run_in_process(search: Search, folder: Path) -> SearchOutcome:
@@ -54,9 +54,14 @@ def test_a_job_learns_and_its_result_can_be_read_again(
     result = run_job(make_search(dataset), trial, tmp_path)
 
     assert result.error == ""
-    assert [len(curves.val_loss) for curves in result.folds] == [15, 15, 15]
-    assert np.mean([curves.val_accuracy[-1] for curves in result.folds]) > 0.6
-    assert result.num_parameters == len(hlf_names()) * 6 + 6 + 6 * 4 + 4 + 4 * 3 + 3
+    epochs_of_folds = [len(curves.val_loss) for curves in result.folds]
+    last_accuracies = [curves.val_accuracy[-1] for curves in result.folds]
+    assert epochs_of_folds == [15, 15, 15]
+    assert np.mean(last_accuracies) > 0.6
+    # Weights and biases of layers of 6, 4 and 3 nodes.
+    num_inputs = len(hlf_names())
+    parameters_of_layers = [num_inputs * 6 + 6, 6 * 4 + 4, 4 * 3 + 3]
+    assert result.num_parameters == sum(parameters_of_layers)
     assert load_result(tmp_path, trial) == result
     assert load_result(tmp_path, TRIAL) is None
 
@@ -65,18 +70,22 @@ def test_scaling_and_balance_do_not_depend_on_the_validation_rows(dataset: Featu
     rows, classes = trainings._load(dataset.folder, 1)
     labels = rows.labels.numpy()
     fold = make_folds(labels, 3, seed=1)[0]
-    changed = rows._replace(inputs=(rows.inputs[0].clone(),), weights=rows.weights.clone())
-    changed.inputs[0][fold.val] *= 100
-    changed.weights[fold.val] *= 5
+    features = rows.inputs[0].clone()
+    features[fold.val] *= 100
+    changed_weights = rows.weights.clone()
+    changed_weights[fold.val] *= 5
+    changed = rows._replace(inputs=(features,), weights=changed_weights)
 
     balanced = trainings.balance_classes(rows, fold, classes)
     balanced_of_changed = trainings.balance_classes(changed, fold, classes)
 
     assert trainings.fit_scaler(changed, fold) == trainings.fit_scaler(rows, fold)
     weights = balanced.weights.numpy()[fold.train]
-    np.testing.assert_array_equal(weights, balanced_of_changed.weights.numpy()[fold.train])
+    weights_of_changed = balanced_of_changed.weights.numpy()[fold.train]
+    np.testing.assert_array_equal(weights, weights_of_changed)
     class_sums = np.bincount(labels[fold.train], weights=weights)
-    np.testing.assert_allclose(class_sums, len(fold.train) / len(classes), rtol=1e-5)
+    expected_sum = len(fold.train) / len(classes)
+    np.testing.assert_allclose(class_sums, expected_sum, rtol=1e-5)
 
 
 def test_each_fold_has_its_own_scaling_balance_and_seed(

@@ -24,7 +24,8 @@ def sum_in_groups(vectors: list[np.ndarray]) -> np.ndarray:
     sums = vectors
     while len(sums) > 1:
         starts = range(0, len(sums), _VECTORS_PER_TASK)
-        sums = [reduce(np.add, sums[start : start + _VECTORS_PER_TASK]) for start in starts]
+        groups = [sums[start : start + _VECTORS_PER_TASK] for start in starts]
+        sums = [reduce(np.add, group) for group in groups]
     return sums[0]
 
 

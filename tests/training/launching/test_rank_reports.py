@@ -281,12 +281,10 @@ def test_a_complete_training_stays_complete_though_its_ranks_end_badly(
 def test_an_error_of_a_rank_after_its_training_is_raised(scripted: ScriptedMpirun) -> None:
     error = RankError(known=True, diverged=False, damaged=False, message="no end", traceback="")
 
-    message = str(
-        scripted.error_of(
-            f"{COMPLETE}; mkdir out/errors; "
-            f"echo '{json.dumps(error._asdict())}' > out/errors/rank-1.json; exit 1"
-        )
-    )
+    error_text = json.dumps(error._asdict())
+    write_error = f"mkdir out/errors; echo '{error_text}' > out/errors/rank-1.json"
+
+    message = str(scripted.error_of(f"{COMPLETE}; {write_error}; exit 1"))
 
     assert message == "training failed on rank 1: no end"
 

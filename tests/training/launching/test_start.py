@@ -78,7 +78,9 @@ def test_perceptrons_stay_on_the_cpu_unless_a_gpu_is_asked_for(
     dataset = write_dataset(tmp_path / "data", rows={"train": [20], "val": [10], "test": [10]})
     workload = make_spec(dataset, tmp_path / "out", model=model).workload.open()
 
-    assert choose_device(name, workload).type == device
+    chosen_device = choose_device(name, workload)
+
+    assert chosen_device.type == device
 
 
 def fail_to_start(job: Job) -> tuple[int, str]:

@@ -37,7 +37,8 @@ def test_an_incomplete_folder_and_another_version_are_no_checkpoint(tmp_path: Pa
     assert folder.latest() == checkpoint
 
     path = checkpoint.folder / "complete.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 0}))
+    document = json.loads(path.read_text()) | {"version": 0}
+    path.write_text(json.dumps(document))
     assert folder.latest() is None
 
 
@@ -46,10 +47,11 @@ def test_a_damaged_part_is_never_loaded_with_other_content(tmp_path: Path) -> No
     path = checkpoint.folder / "rank-1.pt"
     file_bytes = path.read_bytes()
     truncated = [file_bytes[:size] for size in range(0, len(file_bytes), 97)]
-    overwritten = [
-        file_bytes[:offset] + b"\xff\xff" + file_bytes[offset + 2 :]
-        for offset in range(0, len(file_bytes), 61)
-    ]
+    overwritten = []
+    for offset in range(0, len(file_bytes), 61):
+        damaged_bytes = bytearray(file_bytes)
+        damaged_bytes[offset : offset + 2] = b"\xff\xff"
+        overwritten.append(bytes(damaged_bytes))
     remaining = [b"no checkpoint", b"\x80\x02.", file_bytes + b"x"]
 
     for damaged in [*truncated, *overwritten, *remaining]:

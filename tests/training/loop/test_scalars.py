@@ -44,8 +44,9 @@ def test_the_numbers_of_each_epoch_are_written(tmp_path: Path) -> None:
 
     scalars = read_scalars(run.out_dir / "tensorboard", "val_loss")
     (rank_records,) = records(run.out_dir)
-    assert [epoch for epoch, _ in scalars] == [record["epoch"] for record in rank_records]
+    epochs = [record["epoch"] for record in rank_records]
     losses = [record["val_loss"] for record in rank_records]
+    assert [epoch for epoch, _ in scalars] == epochs
     assert [loss for _, loss in scalars] == pytest.approx(losses)
 
 
@@ -78,24 +79,15 @@ def make_record(epoch: int, loss: float, **validation: float) -> dict[str, Any]:
 
 def test_an_epoch_is_written_after_all_ranks_have_recorded_it(tmp_path: Path) -> None:
     writer = TrainLossWriter()
-    first, second = (
-        DiskFiles(
-            tmp_path,
-            rank=rank,
-            world_size=2,
-            digest="d",
-            save_model=lambda _: None,
-            scalars=scalars,
-        )
-        for rank, scalars in ((0, writer), (1, None))
-    )
+    options: dict[str, Any] = {"world_size": 2, "digest": "d", "save_model": lambda _: None}
+    first = DiskFiles(tmp_path, rank=0, scalars=writer, **options)
+    second = DiskFiles(tmp_path, rank=1, scalars=None, **options)
     for files in (first, second):
         files.begin([], Position(0, 0), None)
 
+    validation = {"val_loss": 0.5, "val_accuracy": 0.5, "consensus_distance": 0.5}
     for epoch in range(2):
-        first.record(
-            make_record(epoch, 1.0, val_loss=0.5, val_accuracy=0.5, consensus_distance=0.5)
-        )
+        first.record(make_record(epoch, 1.0, **validation))
         second.record(make_record(epoch, 3.0))
     first.close()
 

@@ -52,8 +52,10 @@ def val_batches(reader: Reader, *, rank: int = 0, world_size: int = 1) -> list[B
 def hlf_rows(batches: list[Batch]) -> list[HlfRow]:
     rows: list[HlfRow] = []
     for batch in batches:
-        labels, weights = batch.labels.tolist(), batch.weights.tolist()
-        for hlf, label, weight in zip(batch.inputs[0].tolist(), labels, weights, strict=True):
+        features = batch.inputs[0].tolist()
+        labels = batch.labels.tolist()
+        weights = batch.weights.tolist()
+        for hlf, label, weight in zip(features, labels, weights, strict=True):
             rows.append((*hlf, label, round(weight, 6)))
     return rows
 
@@ -108,13 +110,15 @@ def test_larger_caps_on_the_particle_list_change_no_particles(
     inputs = ["particles", "num_particles"]
 
     def read(definitions: dict[str, int]) -> list[Batch]:
-        return val_batches(
-            open_reader(dataset._replace(definitions=definitions), inputs, kind=reader_kind, seed=1)
-        )
+        capped = dataset._replace(definitions=definitions)
+        return val_batches(open_reader(capped, inputs, kind=reader_kind, seed=1))
 
     default = read({})
-    assert_same(read({"max_tracks": 8, "max_photons": 2, "max_neutral_hadrons": 2}), default)
-    assert_same(read({"max_tracks": 5000}), default)
+    just_enough = read({"max_tracks": 8, "max_photons": 2, "max_neutral_hadrons": 2})
+    many_more = read({"max_tracks": 5000})
+
+    assert_same(just_enough, default)
+    assert_same(many_more, default)
     with pytest.raises(DamagedDatasetError, match=r"particles, more than 4"):
         read({"max_tracks": 3, "max_photons": 0, "max_neutral_hadrons": 0})
 
@@ -129,10 +133,9 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(
     reader = open_reader(dataset, names, kind=reader_kind, seed=1)
     files = pq.read_table(dataset.folder / "train")
     columns = model_inputs(files, names)
-    particles_of_event = {
-        tuple(hlf.tolist()): particles[:num_particles]
-        for hlf, particles, num_particles in zip(*columns.values(), strict=True)
-    }
+    particles_of_event = {}
+    for hlf, particles, num_particles in zip(*columns.values(), strict=True):
+        particles_of_event[tuple(hlf.tolist())] = particles[:num_particles]
 
     longest_events: set[int] = set()
     for batch in reader.train_batches(assign_epoch()):
@@ -195,15 +198,17 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
     )
     reader = open_reader(dataset, inputs, kind=reader_kind, seed=1)
 
-    batches_of_ranks = [
-        list(reader.train_batches(assign_rows(plan, rank=rank, epoch=0))) for rank in range(2)
-    ]
+    sizes: list[list[int]] = []
+    all_batches: list[Batch] = []
+    for rank in range(2):
+        assignment = assign_rows(plan, rank=rank, epoch=0)
+        batches = list(reader.train_batches(assignment))
+        sizes.append([len(batch) for batch in batches])
+        all_batches += batches
 
-    assert (
-        sorted([len(batch) for batch in batches] for batches in batches_of_ranks) == sizes_of_ranks
-    )
+    assert sorted(sizes) == sizes_of_ranks
     shapes = {"hlf": (0, len(hlf_names())), "particles": (0, 1, 19), "num_particles": (0,)}
-    for batch in [*batches_of_ranks[0], *batches_of_ranks[1]]:
+    for batch in all_batches:
         if len(batch) == 0:
             input_shapes = [tuple(column.shape) for column in batch.inputs]
             assert input_shapes == [shapes[name] for name in inputs]

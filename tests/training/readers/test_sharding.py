@@ -27,7 +27,10 @@ GROUP_ROWS = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 
 def list_rows(row_ranges: Iterable[RowRange]) -> list[tuple[int, int]]:
     """Row group and row of each row of the ranges."""
-    return [(group, row) for group, start, stop in row_ranges for row in range(start, stop)]
+    rows: list[tuple[int, int]] = []
+    for group, start, stop in row_ranges:
+        rows += [(group, row) for row in range(start, stop)]
+    return rows
 
 
 def all_rows(group_rows: Sequence[int]) -> Counter[tuple[int, int]]:
@@ -105,20 +108,24 @@ def test_row_groups_that_the_ranks_do_not_divide_are_read_whole() -> None:
     plan = plan_epoch([105, 105, 105, 104], world_size=3, batch_size=32, seed=1, epoch=0)
 
     assert plan.samples.sum() == 419
-    assert sorted(map(count_rows, plan.row_ranges)) == [139, 140, 140]
+    rows_of_ranks = [count_rows(row_ranges) for row_ranges in plan.row_ranges]
+    assert sorted(rows_of_ranks) == [139, 140, 140]
 
 
 def test_a_row_group_is_read_by_one_rank_if_a_step_changes_by_at_most_one_row() -> None:
     plan = plan_epoch([105, 105, 105, 104], world_size=2, batch_size=32, seed=1, epoch=0)
 
-    assert [len(row_ranges) for row_ranges in plan.row_ranges] == [2, 2]
-    assert sorted(map(count_rows, plan.row_ranges)) == [209, 210]
+    groups_of_ranks = [len(row_ranges) for row_ranges in plan.row_ranges]
+    rows_of_ranks = [count_rows(row_ranges) for row_ranges in plan.row_ranges]
+    assert groups_of_ranks == [2, 2]
+    assert sorted(rows_of_ranks) == [209, 210]
 
 
 def test_a_cut_is_not_moved_if_that_needs_another_step() -> None:
     plan = plan_epoch([33, 31], world_size=2, batch_size=32, seed=1, epoch=0)
 
-    assert list(map(count_rows, plan.row_ranges)) == [32, 32]
+    rows_of_ranks = [count_rows(row_ranges) for row_ranges in plan.row_ranges]
+    assert rows_of_ranks == [32, 32]
     assert plan.num_steps == 1
 
 
@@ -139,11 +146,13 @@ def test_a_resumed_epoch_is_the_end_of_the_whole_epoch(
         resumed_rows = list_rows(resumed.row_ranges)
         assert len(resumed_rows) == sum(resumed.sizes)
         epoch_rows = list_rows(epoch.row_ranges)
-        assert epoch_rows[len(epoch_rows) - len(resumed_rows) :] == resumed_rows
+        num_rows_before = len(epoch_rows) - len(resumed_rows)
+        assert epoch_rows[num_rows_before:] == resumed_rows
 
 
 def test_the_order_of_rows_is_the_one_of_earlier_versions() -> None:
-    assert shuffled(8, seed=1, epoch=2, group=3).tolist() == [5, 3, 4, 1, 7, 6, 2, 0]
+    rows_of_group = shuffled(8, seed=1, epoch=2, group=3)
+    assert rows_of_group.tolist() == [5, 3, 4, 1, 7, 6, 2, 0]
     assert reading_order(6, seed=1, epoch=2) == [2, 3, 4, 1, 5, 0]
     assert reading_order(6, seed=1, epoch=3) == [1, 3, 0, 2, 5, 4]
     assert reading_order(6, seed=2, epoch=2) == [2, 4, 3, 5, 0, 1]

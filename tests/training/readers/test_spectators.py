@@ -34,8 +34,10 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     for split in ROWS:
         for file in dataset.files(split):
             table = pq.read_table(file)
-            mass = 1e5 * np.asarray(table["lepton_pt"]).astype(np.float64) + 0.25
-            run = np.where(np.asarray(table["label"]) == 0, 7, np.arange(len(mass)))
+            labels = table["label"].to_numpy()
+            lepton_pt = table["lepton_pt"].to_numpy().astype(np.float64)
+            mass = 1e5 * lepton_pt + 0.25
+            run = np.where(labels == 0, 7, np.arange(len(mass)))
             table = table.append_column("Jet.Mass", pa.array(mass))
             pq.write_table(table.append_column("run", pa.array(run)), file)
     return dataset
@@ -59,10 +61,10 @@ def test_each_batch_has_the_columns_of_its_own_events(
         rows = [batch.spectators for batch in batches if batch.spectators is not None]
         delivered = torch.cat(rows).numpy()
         tables = [pq.read_table(file, columns=spectators) for file in dataset.files(split)]
-        stored = np.column_stack(
-            [np.asarray(pa.concat_tables(tables)[name]) for name in spectators]
-        )
-        assert sorted(map(tuple, delivered)) == sorted(map(tuple, stored.astype(np.float64)))
+        stored_table = pa.concat_tables(tables)
+        stored_columns = [stored_table[name].to_numpy().astype(np.float64) for name in spectators]
+        stored = np.column_stack(stored_columns)
+        assert sorted(delivered.tolist()) == sorted(stored.tolist())
     for batch in train:
         assert batch.spectators is not None
         mass, lepton_pt, num_particles, _ = batch.spectators.T
@@ -132,9 +134,10 @@ def dataset_with(dataset: FeatureDataset, tmp_path: Path) -> Callable[..., Featu
         label = copy.classes.index(class_name)
         file = copy.files(split)[0]
         table = pq.read_table(file)
-        rows = np.flatnonzero(np.asarray(table["label"]) == label)[: len(masses)]
+        is_class = table["label"].to_numpy() == label
+        rows = np.flatnonzero(is_class)[: len(masses)]
         assert len(rows) == len(masses)
-        column = np.asarray(table["Jet.Mass"]).copy()
+        column = table["Jet.Mass"].to_numpy().copy()
         column[rows] = masses
         index = table.column_names.index("Jet.Mass")
         pq.write_table(table.set_column(index, "Jet.Mass", pa.array(column)), file)
@@ -149,8 +152,8 @@ def test_columns_that_are_not_finite_within_a_class_are_refused(
     dataset_with: Callable[..., FeatureDataset], split: str, split_name: str, mass: float
 ) -> None:
     dataset = dataset_with(split, "QCD", [mass])
-    files = dataset.files(split)
-    labels = np.concatenate([np.asarray(pq.read_table(file)["label"]) for file in files])
+    tables = [pq.read_table(file, columns=["label"]) for file in dataset.files(split)]
+    labels = pa.concat_tables(tables)["label"].to_numpy()
     num_qcd = np.count_nonzero(labels == dataset.classes.index("QCD"))
 
     message = (

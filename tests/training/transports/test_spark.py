@@ -46,15 +46,14 @@ class Driver:
         for rank in range(WORLD_SIZE):
             agent_end, driver_end = socket_pair()
             self.connections.append(driver_end)
-            self.agents.append(
-                SparkTransport(
-                    agent_end,
-                    TOKEN,
-                    rank=rank,
-                    world_size=WORLD_SIZE,
-                    on_end=lambda rank=rank: self.ended.update([rank]),
-                )
+            agent = SparkTransport(
+                agent_end,
+                TOKEN,
+                rank=rank,
+                world_size=WORLD_SIZE,
+                on_end=lambda rank=rank: self.ended.update([rank]),
             )
+            self.agents.append(agent)
             threading.Thread(target=self._serve, args=(driver_end,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -78,7 +77,9 @@ class Driver:
 
     def _add_up(self, request: dict[str, Any]) -> None:
         """Do each task twice, as when Spark repeats it."""
-        sum_id, dtype, size = request["sum"], request["type"], request["size"]
+        sum_id = request["sum"]
+        dtype = request["type"]
+        size = request["size"]
         for _ in range(2):
             vectors = [
                 fetch_vector(address, TOKEN, sum_id, dtype, size) for address in self.addresses
@@ -108,10 +109,10 @@ def driver() -> Iterator[Driver]:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_sums_under_way_at_once_are_exact(driver: Driver, dtype: str) -> None:
     async def add_up(agent: SparkTransport) -> list[Any]:
-        vectors = [
-            (np.arange(6) * 10**power + agent.rank).astype(dtype).reshape(2, 3)
-            for power in range(3)
-        ]
+        vectors = []
+        for power in range(3):
+            numbers = np.arange(6) * 10**power + agent.rank
+            vectors.append(numbers.astype(dtype).reshape(2, 3))
         sums = [agent.begin_all_reduce(vector) for vector in vectors]
         for pending in reversed(sums):
             await pending
@@ -120,8 +121,9 @@ def test_sums_under_way_at_once_are_exact(driver: Driver, dtype: str) -> None:
 
     for vectors in driver.run_on_all(add_up):
         for power, vector in enumerate(vectors):
-            expected = 3 * np.arange(6).reshape(2, 3) * 10**power + 3
-            np.testing.assert_array_equal(vector, expected)
+            # Three agents, whose ranks add up to 3.
+            expected = 3 * np.arange(6) * 10**power + 3
+            np.testing.assert_array_equal(vector, expected.reshape(2, 3))
 
 
 @pytest.mark.parametrize(

@@ -58,17 +58,19 @@ def last_buffers(
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
 @pytest.mark.parametrize("position", [(0, 5), (1, 0)])
 def test_a_resumed_run_equals_an_uninterrupted_one(method: str, position: tuple[int, int]) -> None:
-    checkpoints, resumed_checkpoints = MemoryCheckpoints(), MemoryCheckpoints()
+    checkpoints = MemoryCheckpoints()
+    resumed_checkpoints = MemoryCheckpoints()
     uninterrupted = run(algorithm=method, files=checkpoints.files)
+    middle = checkpoints.at(position)
 
-    resumed = run(
-        algorithm=method, files=resumed_checkpoints.files, resume=checkpoints.at(position)
-    )
+    resumed = run(algorithm=method, files=resumed_checkpoints.files, resume=middle)
 
     np.testing.assert_array_equal(resumed.parameters, uninterrupted.parameters)
-    np.testing.assert_array_equal(last_buffers(resumed_checkpoints), last_buffers(checkpoints))
-    losses = [record["val_loss"] for record in resumed.records[0]]
-    assert losses == [record["val_loss"] for record in uninterrupted.records[0]]
+    resumed_buffers = last_buffers(resumed_checkpoints)
+    np.testing.assert_array_equal(resumed_buffers, last_buffers(checkpoints))
+    losses = [record["val_loss"] for record in uninterrupted.records[0]]
+    resumed_losses = [record["val_loss"] for record in resumed.records[0]]
+    assert resumed_losses == losses
 
 
 def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
@@ -84,12 +86,16 @@ def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
     model = FlatModel(network())
     model.load(simulated.best)
     rows = TinyImages().rows("val", TrainSettings()).rows
-    loss = nn.functional.cross_entropy(model.module.eval()(*rows.inputs), rows.labels)
-    assert simulated.records[0][0]["val_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    model.module.eval()
+    logits = model.module(*rows.inputs)
+    loss = nn.functional.cross_entropy(logits, rows.labels)
+    val_loss = simulated.records[0][0]["val_loss"]
+    assert val_loss == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_fewer_workers_continue_from_the_mean_of_the_buffers() -> None:
-    checkpoints, resumed_checkpoints = MemoryCheckpoints(), MemoryCheckpoints()
+    checkpoints = MemoryCheckpoints()
+    resumed_checkpoints = MemoryCheckpoints()
     run(files=checkpoints.files)
 
     run(workers=2, files=resumed_checkpoints.files, resume=checkpoints.at((1, 0)), epochs=2)
@@ -113,7 +119,8 @@ def spoil_buffers(checkpoints: MemoryCheckpoints, position: tuple[int, int]) -> 
 def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(
     workers: int,
 ) -> None:
-    checkpoints, resumed_checkpoints = MemoryCheckpoints(), MemoryCheckpoints()
+    checkpoints = MemoryCheckpoints()
+    resumed_checkpoints = MemoryCheckpoints()
     run(algorithm="local-sgd", files=checkpoints.files)
     spoil_buffers(checkpoints, (1, 0))
 
@@ -178,7 +185,8 @@ def test_buffers_that_are_not_finite_are_not_published() -> None:
     run_now(shared.publish())
     snapshot_of_finite = run_now(shared.snapshot())
 
-    assert snapshot_of_broken.tolist() == present_after_broken.tolist() == [1.0, 1.0]
+    assert snapshot_of_broken.tolist() == [1.0, 1.0]
+    assert present_after_broken.tolist() == [1.0, 1.0]
     assert snapshot_of_finite.tolist() == [3.0, 2.0]
 
 
@@ -195,34 +203,43 @@ def test_gradients_of_virtual_workers_are_those_of_each_alone_with_dropout_and_b
 
     # The workers draw other numbers.
     assert not torch.equal(stacked.gradients[0], stacked.gradients[1])
+    initial_buffers = FlatModel(module).buffers()
     for rank in (0, 1):
         model = FlatModel(network())
-        model.load(ModelState(stacked.parameters[rank].numpy(), FlatModel(module).buffers()))
+        parameters = stacked.parameters[rank].numpy()
+        model.load(ModelState(parameters, initial_buffers))
         draws = Draws(seed=4, rank=rank, augmentation=augmentation)
         for _ in range(2):
             batch = draws.prepare(rows.batch(batch_rows), for_torch=True)
             model.zero_gradient()
-            nn.functional.cross_entropy(model.module(*batch.inputs), batch.labels).backward()
+            logits = model.module(*batch.inputs)
+            nn.functional.cross_entropy(logits, batch.labels).backward()
         torch.testing.assert_close(stacked.gradients[rank], model.gradient)
         np.testing.assert_array_equal(stacked.buffers[rank], model.buffers())
 
 
+def pixels_of(image: torch.Tensor) -> tuple[int, ...]:
+    return tuple(image.flatten().tolist())
+
+
 def test_crops_are_parts_of_the_framed_image_or_of_its_mirror_image() -> None:
-    image = torch.arange(1, 10, dtype=torch.uint8).view(1, 3, 3, 1)
-    framed = nn.functional.pad(image, (0, 0, 1, 1, 1, 1))[0, :, :, 0]
+    image = torch.arange(1, 10, dtype=torch.uint8).view(3, 3)
+    framed = nn.functional.pad(image, (1, 1, 1, 1))
     possible_crops: set[tuple[int, ...]] = set()
     for row in range(3):
         for column in range(3):
             crop = framed[row : row + 3, column : column + 3]
-            possible_crops.add(tuple(crop.flatten().tolist()))
-            possible_crops.add(tuple(crop.flip(1).flatten().tolist()))
+            possible_crops.add(pixels_of(crop))
+            possible_crops.add(pixels_of(crop.flip(1)))
     assert len(possible_crops) == 18
-    batch = Batch((image.repeat(500, 1, 1, 1),), torch.zeros(500), torch.ones(500))
+    images = image.view(1, 3, 3, 1).repeat(500, 1, 1, 1)
+    batch = Batch((images,), torch.zeros(500), torch.ones(500))
     draws = Draws(seed=1, rank=0, augmentation=Augmentation(padding=1, side=3))
 
-    (images,) = draws.prepare(batch, for_torch=False).inputs
+    (crops,) = draws.prepare(batch, for_torch=False).inputs
 
-    assert {tuple(crop.flatten().tolist()) for crop in images} == possible_crops
+    drawn_crops = {pixels_of(crop) for crop in crops}
+    assert drawn_crops == possible_crops
 
 
 def test_no_network_of_events_has_buffers_that_change() -> None:

@@ -25,6 +25,7 @@ from training.compiled.engines import compiled_engine
 from training.decorrelate_settings import DecorrelateSettings
 from training.errors import ColumnError
 from training.flat_model import FlatModel
+from training.loop.checkpoints import Checkpoint
 from training.readers.batch import Batch
 from training.readers.memory import MemoryRows
 from training.workloads.decorrelation import MOST_EVENTS, Decorrelation, signal_scores
@@ -56,9 +57,8 @@ def with_labels(batch: Batch, labels: Tensor) -> Batch:
 def with_spectators(rows: MemoryRows) -> MemoryRows:
     """The toy rows, with one of their features as a spectator."""
     (features,) = rows.rows.inputs
-    return MemoryRows(
-        rows.rows._replace(spectators=features[:, 1:2].clone()), rows.seed, rows.group_rows
-    )
+    spectators = features[:, 1:2].clone()
+    return MemoryRows(rows.rows._replace(spectators=spectators), rows.seed, rows.group_rows)
 
 
 def decorrelate(**keys: Any) -> DecorrelateSettings:
@@ -73,11 +73,10 @@ def test_the_score_is_the_discriminant_of_the_evaluation(signals: tuple[int, ...
 
     scores = signal_scores(logits, signals)
 
-    expected = discriminant(
-        logits.softmax(dim=1).numpy(),
-        signal=dict.fromkeys(signals, 1 / len(signals)),
-        fractions=dict.fromkeys(backgrounds, 1 / len(backgrounds)),
-    )
+    probabilities = logits.softmax(dim=1).numpy()
+    signal_shares = dict.fromkeys(signals, 1 / len(signals))
+    background_shares = dict.fromkeys(backgrounds, 1 / len(backgrounds))
+    expected = discriminant(probabilities, signal=signal_shares, fractions=background_shares)
     np.testing.assert_allclose(scores.numpy(), expected, atol=1e-12)
 
 
@@ -93,19 +92,20 @@ def test_the_term_adds_classes_and_columns_each_within_its_own_events() -> None:
     expected = 0.0
     for label in (QCD, WJETS):
         in_class = batch.labels == label
-        for column in (0, 1):
-            correlation = distance_correlation(
-                scores[in_class], batch.spectators[in_class, column], batch.weights[in_class]
-            )
+        class_scores = scores[in_class]
+        class_weights = batch.weights[in_class]
+        for spectator in batch.spectators[in_class].unbind(dim=1):
+            correlation = distance_correlation(class_scores, spectator, class_weights)
             expected += 3 * float(correlation)
     assert float(term) == pytest.approx(expected, abs=1e-12)
 
 
 def test_negative_weights_leave_the_term_between_0_and_its_strength() -> None:
     for seed in range(20):
+        rng = np.random.default_rng(seed)
         inputs, labels, weights, spectators = random_batch(seed=seed)
-        signs = torch.tensor(np.random.default_rng(seed).choice([-1.0, 1.0], 60))
-        logits = torch.tensor(np.random.default_rng(seed).normal(size=(60, 3)))
+        signs = torch.tensor(rng.choice([-1.0, 1.0], 60))
+        logits = torch.tensor(rng.normal(size=(60, 3)))
         batch = Batch(inputs, labels, signs * weights, spectators)
 
         term = Decorrelation((QCD,), (TTBAR,), 1.0).term(logits, batch)
@@ -115,7 +115,8 @@ def test_negative_weights_leave_the_term_between_0_and_its_strength() -> None:
 
 def test_of_a_large_batch_only_the_first_events_of_a_class_count() -> None:
     num_events = MOST_EVENTS + 50
-    batch = with_labels(random_batch(num_events), torch.zeros(num_events, dtype=torch.int64))
+    all_qcd = torch.full((num_events,), QCD)
+    batch = with_labels(random_batch(num_events), all_qcd)
     logits = torch.tensor(np.random.default_rng(3).normal(size=(num_events, 3)))
     decorrelation = Decorrelation((QCD,), (TTBAR,), 1.0)
 
@@ -126,10 +127,9 @@ def test_of_a_large_batch_only_the_first_events_of_a_class_count() -> None:
     weights[MOST_EVENTS:] = 0
     assert batch.spectators is not None
     scores = signal_scores(logits, [TTBAR])
-    expected = sum(
-        float(distance_correlation(scores, column, weights))
-        for column in batch.spectators.unbind(dim=1)
-    )
+    expected = 0.0
+    for spectator in batch.spectators.unbind(dim=1):
+        expected += float(distance_correlation(scores, spectator, weights))
     assert float(term) == pytest.approx(expected, abs=1e-12)
 
 
@@ -139,11 +139,13 @@ def loss_at(parameters: Tensor, module: nn.Module, batch: Batch, term: Decorrela
     with torch.no_grad():
         logits = module(*batch.inputs)
         losses = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-        return float((batch.weights * losses).mean() + term.term(logits, batch))
+        mean_loss = (batch.weights * losses).mean()
+        return float(mean_loss + term.term(logits, batch))
 
 
 def test_a_network_with_a_compiled_kernel_gets_the_gradient_of_the_whole_loss() -> None:
-    batch, module = random_batch(), toy_network()
+    batch = random_batch()
+    module = toy_network()
     term = Decorrelation((QCD,), (TTBAR,), 2.0)
     model = FlatModel(toy_network())
     assert compiled_engine(model.module) is not None
@@ -156,14 +158,16 @@ def test_a_network_with_a_compiled_kernel_gets_the_gradient_of_the_whole_loss() 
     for index in range(0, len(start), 5):
         step = torch.zeros_like(start)
         step[index] = 1e-6
-        above, below = (loss_at(start + sign * step, module, batch, term) for sign in (1, -1))
-        slope = (above - below) / 2e-6
+        loss_above = loss_at(start + step, module, batch, term)
+        loss_below = loss_at(start - step, module, batch, term)
+        slope = (loss_above - loss_below) / 2e-6
         assert float(model.gradient[index]) == pytest.approx(slope, abs=1e-6)
     assert gradients.num_decorrelated == 1
 
 
 def test_the_mean_loss_of_training_and_validation_has_the_term() -> None:
-    batch, model = random_batch(), FlatModel(toy_network())
+    batch = random_batch()
+    model = FlatModel(toy_network())
     term = Decorrelation((QCD,), (TTBAR,), 2.0)
     with torch.no_grad():
         logits = model.module(*batch.inputs)
@@ -179,8 +183,10 @@ def test_the_mean_loss_of_training_and_validation_has_the_term() -> None:
 
 def test_a_batch_without_events_of_the_class_has_the_gradient_of_the_cross_entropy() -> None:
     batch = random_batch()
-    batch = with_labels(batch, torch.where(batch.labels == QCD, TTBAR, batch.labels))
-    with_term, without_term = FlatModel(toy_network()), FlatModel(toy_network())
+    labels_without_qcd = torch.where(batch.labels == QCD, TTBAR, batch.labels)
+    batch = with_labels(batch, labels_without_qcd)
+    with_term = FlatModel(toy_network())
+    without_term = FlatModel(toy_network())
     gradients = make_gradients(with_term, Decorrelation((QCD,), (TTBAR,), 2.0))
 
     gradients.compute(batch)
@@ -202,7 +208,8 @@ def test_steps_count_from_three_events_with_a_weight_since_two_are_always_correl
     labels[:num_events] = QCD
     weights[:num_weightless] = 0
     batch = Batch(inputs, labels, weights, spectators)
-    with_term, without_term = FlatModel(toy_network()), FlatModel(toy_network())
+    with_term = FlatModel(toy_network())
+    without_term = FlatModel(toy_network())
     gradients = make_gradients(with_term, Decorrelation((QCD,), (TTBAR,), 2.0))
 
     gradients.compute(batch)
@@ -210,14 +217,17 @@ def test_steps_count_from_three_events_with_a_weight_since_two_are_always_correl
 
     assert gradients.num_decorrelated == num_counted
     # The term moves the model in the steps that count, and in no other.
-    change = float((with_term.gradient - without_term.gradient).abs().max())
-    assert (change > 1e-10) is bool(num_counted)
+    changes = with_term.gradient - without_term.gradient
+    is_moved = float(changes.abs().max()) > 1e-10
+    assert is_moved is bool(num_counted)
 
 
 @pytest.mark.parametrize("method", PARALLEL_METHODS)
 def test_every_method_trains_with_the_term(method: str) -> None:
-    train, val = with_spectators(toy_rows(160)), with_spectators(toy_rows(60, seed=1, groups=1))
-    keys = {key: value for key, value in PARALLEL_METHODS[method].items() if key != "exchange"}
+    train = with_spectators(toy_rows(160))
+    val = with_spectators(toy_rows(60, seed=1, groups=1))
+    keys = dict(PARALLEL_METHODS[method])
+    keys.pop("exchange", None)
     term = Decorrelation((QCD,), (TTBAR,), 5.0)
     run_settings = settings(**keys)
 
@@ -228,7 +238,8 @@ def test_every_method_trains_with_the_term(method: str) -> None:
     for records in decorrelated.records:
         # A small batch may lack events of the class.
         num_decorrelated = sum(record["decorrelated_steps"] for record in records)
-        assert 0 < num_decorrelated <= sum(record["steps"] for record in records)
+        num_steps = sum(record["steps"] for record in records)
+        assert 0 < num_decorrelated <= num_steps
 
 
 @pytest.mark.parametrize("position", [(0, 3), (1, 0)], ids=["within", "between"])
@@ -236,12 +247,13 @@ def test_every_method_trains_with_the_term(method: str) -> None:
 def test_a_run_with_the_term_continues_from_a_checkpoint_bit_by_bit(
     method: str, position: tuple[int, int]
 ) -> None:
-    train, val = with_spectators(toy_rows(160)), with_spectators(toy_rows(60, seed=1, groups=1))
+    train = with_spectators(toy_rows(160))
+    val = with_spectators(toy_rows(60, seed=1, groups=1))
     run_settings = settings(**PARALLEL_METHODS[method], checkpoint_steps=3)
     term = Decorrelation((QCD,), (TTBAR,), 5.0)
     checkpoints = MemoryCheckpoints()
 
-    def run(resume: Any = None, files: Any = None) -> Simulated:
+    def run(checkpoints: MemoryCheckpoints, resume: Checkpoint | None = None) -> Simulated:
         return simulate(
             toy_network(),
             train,
@@ -249,12 +261,12 @@ def test_a_run_with_the_term_continues_from_a_checkpoint_bit_by_bit(
             run_settings,
             CLUSTER,
             decorrelation=term,
-            files=files or MemoryCheckpoints().files,
+            files=checkpoints.files,
             resume=resume,
         )
 
-    complete = run(files=checkpoints.files)
-    resumed = run(resume=checkpoints.at(position))
+    complete = run(checkpoints)
+    resumed = run(MemoryCheckpoints(), resume=checkpoints.at(position))
 
     assert torch.equal(resumed.parameters, complete.parameters)
     for resumed_records, records in zip(resumed.records, complete.records, strict=True):
@@ -264,15 +276,17 @@ def test_a_run_with_the_term_continues_from_a_checkpoint_bit_by_bit(
 
 
 def test_a_training_with_the_term_leaves_less_correlation() -> None:
-    train, val = with_spectators(toy_rows(320)), with_spectators(toy_rows(300, seed=1, groups=1))
+    train = with_spectators(toy_rows(320))
+    val = with_spectators(toy_rows(300, seed=1, groups=1))
     run_settings = settings(workers=1, algorithm="sgd", batch_size=80, epochs=40)
     term = Decorrelation((QCD,), (TTBAR,), 10.0)
 
     plain = simulate(toy_network(), train, val, run_settings, CLUSTER)
     decorrelated = simulate(toy_network(), train, val, run_settings, CLUSTER, decorrelation=term)
 
-    remaining = correlation_of(decorrelated.parameters, val)
-    assert remaining < 0.5 * correlation_of(plain.parameters, val)
+    correlation = correlation_of(plain.parameters, val)
+    remaining_correlation = correlation_of(decorrelated.parameters, val)
+    assert remaining_correlation < 0.5 * correlation
 
 
 def correlation_of(parameters: Tensor, rows: MemoryRows) -> float:
@@ -280,8 +294,10 @@ def correlation_of(parameters: Tensor, rows: MemoryRows) -> float:
     module = toy_network()
     torch.nn.utils.vector_to_parameters(parameters.mean(dim=0), module.parameters())
     batch = next(rows.batches(len(rows)))
+    decorrelation = Decorrelation((QCD,), (TTBAR,), 1.0)
     with torch.no_grad():
-        return float(Decorrelation((QCD,), (TTBAR,), 1.0).term(module(*batch.inputs), batch))
+        logits = module(*batch.inputs)
+        return float(decorrelation.term(logits, batch))
 
 
 def test_classes_become_numbers() -> None:
@@ -306,9 +322,10 @@ def test_names_that_are_no_classes_are_refused(keys: dict[str, Any], message: st
 
 def test_the_signal_of_the_evaluation_fills_an_empty_key_only() -> None:
     filled = decorrelate(signal=None).with_signals(["ttbar", "W+jets"])
+    unchanged = decorrelate(signal="ttbar").with_signals(["QCD"])
 
     assert filled.signals == ["ttbar", "W+jets"]
-    assert decorrelate(signal="ttbar").with_signals(["QCD"]).signals == ["ttbar"]
+    assert unchanged.signals == ["ttbar"]
 
 
 @pytest.mark.parametrize(

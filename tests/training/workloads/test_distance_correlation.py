@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import Tensor
 
 from training.workloads.distance_correlation import distance_correlation
 
@@ -47,10 +48,11 @@ def correlation_by_definition(first: Array, second: Array, weights: Array) -> fl
         distances = np.abs(np.subtract.outer(column, column))
         row_means = (distances * weights).sum(axis=1) / num_events
         overall_mean = (pair_weights * distances).sum() / num_events**2
-        centred: Array = distances - row_means[:, None] - row_means[None, :] + overall_mean
+        centred: Array = distances - np.add.outer(row_means, row_means) + overall_mean
         return centred
 
-    first_centred, second_centred = centred_distances(first), centred_distances(second)
+    first_centred = centred_distances(first)
+    second_centred = centred_distances(second)
     covariance = (pair_weights * first_centred * second_centred).mean()
     first_variance = (pair_weights * first_centred**2).mean()
     second_variance = (pair_weights * second_centred**2).mean()
@@ -61,16 +63,18 @@ def correlation_by_definition(first: Array, second: Array, weights: Array) -> fl
 def test_it_is_the_mean_product_of_centred_distances(num_events: int, seed: int) -> None:
     events = random_events(num_events, seed=seed)
 
-    assert correlation(*events) == pytest.approx(correlation_by_definition(*events), abs=1e-12)
+    expected = correlation_by_definition(*events)
+    assert correlation(*events) == pytest.approx(expected, abs=1e-12)
 
 
 @given(num_events=st.integers(3, 40), seed=st.integers(0, 1000))
 def test_without_weights_it_is_that_of_dcor(num_events: int, seed: int) -> None:
     first, second, _ = random_events(num_events, seed=seed)
 
-    expected = float(dcor.distance_correlation_sqr(first, second))
+    unweighted = correlation(first, second, np.ones(num_events))
 
-    assert correlation(first, second, np.ones(num_events)) == pytest.approx(expected, abs=1e-12)
+    expected = float(dcor.distance_correlation_sqr(first, second))
+    assert unweighted == pytest.approx(expected, abs=1e-12)
 
 
 def test_an_event_of_weight_3_counts_like_three_events() -> None:
@@ -79,7 +83,8 @@ def test_an_event_of_weight_3_counts_like_three_events() -> None:
 
     weighted = correlation(first, second, counts.astype(np.float64))
 
-    repeated_first, repeated_second = np.repeat(first, counts), np.repeat(second, counts)
+    repeated_first = np.repeat(first, counts)
+    repeated_second = np.repeat(second, counts)
     expected = float(dcor.distance_correlation_sqr(repeated_first, repeated_second))
     assert weighted == pytest.approx(expected, abs=1e-12)
 
@@ -88,43 +93,56 @@ def test_an_event_of_weight_3_counts_like_three_events() -> None:
 def test_shifts_and_scales_change_nothing(shift: float, scale: float, sign: int) -> None:
     first, second, weights = random_events(25, seed=3)
 
-    changed = correlation(sign * scale * (first + shift), second, 7.0 * weights)
+    moved_first = sign * scale * (first + shift)
+    changed = correlation(moved_first, second, 7.0 * weights)
 
-    assert changed == pytest.approx(correlation(first, second, weights), abs=1e-9)
+    unchanged = correlation(first, second, weights)
+    assert changed == pytest.approx(unchanged, abs=1e-9)
 
 
 def test_it_is_symmetric_and_1_for_a_linear_relation() -> None:
     first, second, weights = random_events(25, seed=4)
 
-    assert correlation(first, second, weights) == pytest.approx(correlation(second, first, weights))
-    assert correlation(first, 3 - 5 * first, weights) == pytest.approx(1, abs=1e-12)
+    exchanged = correlation(second, first, weights)
+    linear = correlation(first, 3 - 5 * first, weights)
+
+    assert correlation(first, second, weights) == pytest.approx(exchanged)
+    assert linear == pytest.approx(1, abs=1e-12)
 
 
 def test_independent_columns_have_the_value_of_permuted_ones() -> None:
     rng = np.random.default_rng(5)
-    first, second = rng.normal(size=400), rng.exponential(size=400)
+    first = rng.normal(size=400)
+    second = rng.exponential(size=400)
     ones = np.ones(400)
 
     independent = correlation(first, second, ones)
+    dependent = correlation(first, first**2, ones)
     permuted = [correlation(first, rng.permutation(second), ones) for _ in range(200)]
 
-    assert np.quantile(permuted, 0.001) < independent < np.quantile(permuted, 0.999)
-    assert independent < 0.02 < correlation(first, first**2, ones)
+    lowest, highest = np.quantile(permuted, [0.001, 0.999])
+    assert lowest < independent < highest
+    assert independent < 0.02 < dependent
 
 
 def test_all_values_of_a_grid_together_are_exactly_independent() -> None:
-    first, second = np.repeat([1.0, 2.0, 5.0], 4), np.tile([0.0, 3.0, 4.0, 9.0], 3)
+    first = np.repeat([1.0, 2.0, 5.0], 4)
+    second = np.tile([0.0, 3.0, 4.0, 9.0], 3)
 
-    assert correlation(first, second, np.ones(12)) == pytest.approx(0, abs=1e-15)
+    correlation_of_grid = correlation(first, second, np.ones(12))
+
+    assert correlation_of_grid == pytest.approx(0, abs=1e-15)
 
 
 def test_its_gradient_is_that_of_finite_differences() -> None:
-    first, second, weights = (torch.tensor(column) for column in random_events(12, seed=6))
+    events = random_events(12, seed=6)
+    first, second, weights = [torch.tensor(column) for column in events]
     first.requires_grad_()
 
-    assert torch.autograd.gradcheck(
-        lambda column: distance_correlation(column, second, weights), [first], atol=1e-8
-    )
+    def correlation_of(column: Tensor) -> Tensor:
+        return distance_correlation(column, second, weights)
+
+    assert torch.autograd.gradcheck(correlation_of, [first], atol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -144,10 +162,12 @@ def test_where_it_is_not_defined_it_is_0_with_a_finite_gradient(
 ) -> None:
     scores = torch.tensor(first, requires_grad=True)
 
-    value = distance_correlation(scores, torch.tensor(second), torch.tensor(weights))
-    (value + scores.sum()).backward()
+    undefined = distance_correlation(scores, torch.tensor(second), torch.tensor(weights))
+    # The sum alone has a gradient of ones.
+    loss = undefined + scores.sum()
+    loss.backward()
 
-    assert float(value.detach()) == 0
+    assert float(undefined.detach()) == 0
     assert scores.grad is not None
     assert torch.equal(scores.grad, torch.ones_like(scores))
 
@@ -155,8 +175,10 @@ def test_where_it_is_not_defined_it_is_0_with_a_finite_gradient(
 def test_columns_that_hardly_vary_or_are_huge_lose_no_digits() -> None:
     first, second, weights = random_events(25, seed=7)
 
-    tiny, huge = 0.3 + 1e-9 * first, 1e30 * second
+    hardly_varying = 0.3 + 1e-9 * first
+    huge = 1e30 * second
 
-    assert correlation(tiny, huge, weights) == pytest.approx(
-        correlation(first, second, weights), abs=1e-5
-    )
+    extreme = correlation(hardly_varying, huge, weights)
+
+    expected = correlation(first, second, weights)
+    assert extreme == pytest.approx(expected, abs=1e-5)
