@@ -103,16 +103,16 @@ def test_every_event_is_in_one_group_and_keys_grow_through_the_groups_of_a_split
 def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> None:
     sizes = [3, 3, 3, 9, 1]
     groups = []
-    for number, size in enumerate(sizes):
+    for group_number, size in enumerate(sizes):
         num_particles = np.ones(size, dtype=np.int32)
-        groups.append(RowGroupPlan(0, number, np.arange(size), num_particles))
+        groups.append(RowGroupPlan(0, group_number, np.arange(size), num_particles))
 
     tasks = MixingPlan(groups, [], {}).tasks(max_events=6)
 
     first_task, *single_tasks = tasks
     assert [group.group for group in first_task] == [0, 1]
-    for task, number in zip(single_tasks, [2, 3, 4], strict=True):
-        assert [group.group for group in task] == [number]
+    for task, group_number in zip(single_tasks, [2, 3, 4], strict=True):
+        assert [group.group for group in task] == [group_number]
 
 
 def test_a_split_of_fewer_events_than_workers_has_one_event_in_each_group() -> None:

@@ -133,11 +133,11 @@ def test_a_batch_is_read_for_one_task_or_two(
     keys = []
     files = []
     num_batches = 0
-    for number in range(3):
-        table = made_events(600, file_number=number + 1)
-        path = kernel_file(table, tmp_path / "kernels", name=f"part-{number}")
+    for file_index in range(3):
+        table = made_events(600, file_number=file_index + 1)
+        path = kernel_file(table, tmp_path / "kernels", name=f"part-{file_index}")
         keys.append(event_keys(path, SETTINGS))
-        files.append(KernelFile(str(path), 600 * number, 1.0))
+        files.append(KernelFile(str(path), 600 * file_index, 1.0))
         num_batches += -(-600 // ROWS_PER_BATCH)
     for split in SPLITS:
         (tmp_path / split).mkdir()
@@ -165,13 +165,13 @@ def test_kernel_outputs_take_no_more_space_than_the_features(
 ) -> None:
     (tmp_path / "train").mkdir()
     kernel_bytes = feature_bytes = 0
-    for number, info in enumerate(bundled_files):
+    for file_index, info in enumerate(bundled_files):
         events = select(info).table
-        path = kernel_file(events, tmp_path / "kernels", name=f"part-{number}")
+        path = kernel_file(events, tmp_path / "kernels", name=f"part-{file_index}")
         kernel_bytes += path.stat().st_size
         num_rows = len(event_keys(path, SETTINGS).row)
         rows = gathered(path, np.arange(num_rows))
-        mixing_pass.write_group(0, number, rows, CLASSES, tmp_path)
-        feature_bytes += (tmp_path / f"train/part-{number:05d}.parquet").stat().st_size
+        mixing_pass.write_group(0, file_index, rows, CLASSES, tmp_path)
+        feature_bytes += (tmp_path / f"train/part-{file_index:05d}.parquet").stat().st_size
 
     assert kernel_bytes <= feature_bytes

@@ -179,7 +179,7 @@ def test_events_have_towers_of_their_own_in_order(calorimeter: Calorimeter) -> N
     tower_widths = np.diff(calorimeter.eta_edges)
     assert (tower_widths > 0).all()
     assert len(calorimeter.num_around) == len(tower_widths)
-    keys_by_event = [keys[event == number] for number in range(3)]
+    keys_by_event = [keys[event == event_number] for event_number in range(3)]
     for keys_of_event, keys_of_next in pairwise(keys_by_event):
         assert keys_of_event.max() < keys_of_next.min()
 

@@ -126,8 +126,8 @@ def test_integers_are_conserved_exactly_and_no_addition_is_lost(
         for _ in range(10):
             await shared.add(np.ones(3, dtype=np.int64))
             await clock.sleep(rng.choice([0.0, 1e-4, 1e-3]))
-            others = [rank for rank in range(workers) if rank != transport.rank]
-            partner = int(rng.choice(others))
+            other_ranks = [rank for rank in range(workers) if rank != transport.rank]
+            partner = int(rng.choice(other_ranks))
             if beside:
                 await shared.begin_average_with(partner)
             else:
@@ -159,8 +159,8 @@ def test_no_list_of_pairs_ends_in_a_deadlock(
 ) -> None:
     partner_lists = []
     for rank in range(workers):
-        others = [partner for partner in range(workers) if partner != rank]
-        partners = [None, *others]
+        other_ranks = [partner for partner in range(workers) if partner != rank]
+        partners = [None, *other_ranks]
         lists = st.lists(st.sampled_from(partners), min_size=1, max_size=5)
         partner_lists.append(data.draw(lists))
     problem = LinearGradients(workers=workers, steps=6, seed=1)
