@@ -176,23 +176,20 @@ class AirflowHome:
         return connections
 
     def _api(self, method: str, path: str, body: Any = None, token: str = "") -> Any:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self._port}{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
-        )
+        url = f"http://127.0.0.1:{self._port}{path}"
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        body_bytes = None
+        if body is not None:
+            body_bytes = json.dumps(body).encode()
+        request = urllib.request.Request(url, method=method, data=body_bytes, headers=headers)
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - our own address
             return json.load(answer)
 
     def task_logs(self, task: str, run: str) -> list[str]:
         """Of all tries of a task in a run."""
-        paths = sorted(
-            (self.home / "logs" / f"dag_id={DAG_ID}" / f"run_id={run}" / f"task_id={task}").glob(
-                "*.log"
-            )
-        )
-        return [path.read_text() for path in paths]
+        run_folder = self.home / "logs" / f"dag_id={DAG_ID}" / f"run_id={run}"
+        paths = (run_folder / f"task_id={task}").glob("*.log")
+        return [path.read_text() for path in sorted(paths)]
 
 
 def settings_for_slow_machines() -> dict[str, str]:

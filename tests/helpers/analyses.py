@@ -45,10 +45,10 @@ class Analysis:
         self.data = folder / "data"
         self.run_dir = folder / "run"
         self.provider = provider
-        self.samples = [
-            {"name": name, "label": label, "files": [str(self.data / f"{name}*.root")]}
-            for label, name in enumerate(NAMES)
-        ]
+        self.samples = []
+        for label, name in enumerate(NAMES):
+            pattern = str(self.data / f"{name}*.root")
+            self.samples.append({"name": name, "label": label, "files": [pattern]})
 
     def config(self, **changes: Any) -> Config:
         """Write and load `small_config` with changed sections and added features."""
@@ -104,10 +104,12 @@ class Analysis:
         """The kernel outputs of the features in use, by name of the events part."""
         outputs = self.counters("features")["kernel_outputs"]
         folder = self.run_dir / "features" / "kernels"
-        return {
-            output["name"]: folder / output["lies_in"] / Path(output["name"]).with_suffix(".arrow")
-            for output in outputs
-        }
+        files = {}
+        for output in outputs:
+            name = output["name"]
+            file_name = Path(name).with_suffix(".arrow")
+            files[name] = folder / output["lies_in"] / file_name
+        return files
 
     def dataset(self) -> dict[str, list[dict[str, Any]]]:
         """All rows of the features, in their order, by row group."""

@@ -34,13 +34,13 @@ CLUSTER = {
 def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
     """Write a config that runs in seconds, of the files `<sample>*.root` of a folder or address."""
     names = ("qcd", "ttbar", "wjets")
+    samples = []
+    for label, name in enumerate(names):
+        samples.append({"name": name, "label": label, "files": [f"{data}/{name}*.root"]})
     document = {
         "run_dir": str(folder / "run"),
         "classes": ["QCD", "ttbar", "W+jets"],
-        "samples": [
-            {"name": name, "label": label, "files": [f"{data}/{name}*.root"]}
-            for label, name in enumerate(names)
-        ],
+        "samples": samples,
         "features": {"feed_workers": 2},
         "train": {"workers": 2, "epochs": 3, "batch_size": 16},
         "evaluate": {"reference": False},
@@ -99,7 +99,8 @@ def version_of(run_dir: Path, stage: str) -> Path:
 
 def version_folders(run_dir: Path, stages: Sequence[str] = STAGES) -> list[str]:
     """All version folders there are, finished or not."""
-    return sorted(
-        f"{stage}/{path.name}" for stage in stages if (run_dir / stage).exists() for path in (run_dir / stage).iterdir()
-        if path.is_dir()
-    )  # fmt: skip
+    folders = []
+    for stage in stages:
+        paths = (run_dir / stage).glob("*")
+        folders += [f"{stage}/{path.name}" for path in paths if path.is_dir()]
+    return sorted(folders)

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 def flipped(file_bytes: bytes) -> bytes:
     """The bytes with one changed bit in the middle."""
     middle = len(file_bytes) // 2
-    return file_bytes[:middle] + bytes([file_bytes[middle] ^ 1]) + file_bytes[middle + 1 :]
+    changed_byte = bytes([file_bytes[middle] ^ 1])
+    return file_bytes[:middle] + changed_byte + file_bytes[middle + 1 :]
 
 
 def with_another_digit(file_bytes: bytes) -> bytes:

@@ -50,11 +50,12 @@ def write_delphes(
         options: Those of `uproot.recreate`.
     """
     names = rename or {}
-    branches = {
-        names.get(branch, branch): values
-        for branch, values in columns_of(events, as_type=as_type, flat_scalars=flat_scalars).items()
-        if branch not in without
-    }
+    columns = columns_of(events, as_type=as_type, flat_scalars=flat_scalars)
+    branches = {}
+    for branch, values in columns.items():
+        if branch not in without:
+            name = names.get(branch, branch)
+            branches[name] = values
     branches |= more or {}
     with uproot.recreate(path, **options) as file:
         writable = file.mktree(tree, kinds_of(branches))

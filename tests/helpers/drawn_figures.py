@@ -75,9 +75,8 @@ def _axis_faults(axes: Axes) -> list[str]:
 
 def _data(axes: Axes) -> list[tuple[str, np.ndarray]]:
     """Points (num_points, 2) of everything that is drawn in coordinates of the data."""
-    shapes: list[tuple[str, Any]] = [
-        ("line", line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData
-    ]
+    data_lines = [line for line in axes.lines if line.get_transform() == axes.transData]
+    shapes: list[tuple[str, Any]] = [("line", line.get_xydata()) for line in data_lines]
     for collection in axes.collections:
         if isinstance(collection, LineCollection):
             shapes += [("bar", segment) for segment in collection.get_segments()]

@@ -85,10 +85,12 @@ def separable_dataset(folder: Path) -> FeatureDataset:
     dataset = write_dataset(folder, rows=rows, separation=0.0, class_weights=(3.0, 1.0, 0.5))
     for file in [*dataset.files("train"), *dataset.files("test")]:
         table = pq.read_table(file)
-        shift = np.float32(25) * table["label"].to_numpy().astype(np.float32)
-        shifted = pa.array(table[SEPARATING_FEATURE].to_numpy() + shift)
+        labels = table["label"].to_numpy().astype(np.float32)
+        shift = np.float32(25) * labels
+        shifted = table[SEPARATING_FEATURE].to_numpy() + shift
         column = table.schema.get_field_index(SEPARATING_FEATURE)
-        pq.write_table(table.set_column(column, SEPARATING_FEATURE, shifted), file)
+        separable = table.set_column(column, SEPARATING_FEATURE, pa.array(shifted))
+        pq.write_table(separable, file)
     return dataset
 
 

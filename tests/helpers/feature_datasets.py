@@ -96,12 +96,14 @@ def _random_group(
     labels[: len(CLASSES)] = np.arange(min(num_rows, len(CLASSES)))
     lengths = particle_rng.integers(1, max_particles + 1, num_rows)
     noise = rng.normal(0, 1, (num_rows, len(hlf_names())))
+    hlf = 100 + 10 * (centres[labels] + noise)
+    weights = rng.uniform(0.5, 1.5, num_rows)
     return {
-        "hlf": (100 + 10 * (centres[labels] + noise)).astype(np.float32),
+        "hlf": hlf.astype(np.float32),
         "core": random_core(particle_rng, labels, lengths),
         "num_particles": lengths,
         "label": labels,
-        "weight": rng.uniform(0.5, 1.5, num_rows),
+        "weight": weights,
     }
 
 
@@ -125,8 +127,11 @@ def random_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarra
     mean pT of the candidates, 1, 3 and 9 GeV. `labels`, `lengths`: (num_events,) classes, and
     numbers of particles with the lepton.
     """
-    shape = (len(labels), int(lengths.max(initial=1)))
-    is_lepton = np.broadcast_to(np.arange(shape[1]) == 0, shape)
+    num_events = len(labels)
+    longest = int(lengths.max(initial=1))
+    shape = (num_events, longest)
+    is_lepton = np.zeros(shape, bool)
+    is_lepton[:, 0] = True
     candidate_index = rng.integers(0, len(CANDIDATE_KINDS), shape)
     mean_lepton_pt = np.array([30.0, 50.0, 80.0])[labels][:, None]
     lepton_pt = rng.normal(mean_lepton_pt, 4, shape)
@@ -135,21 +140,21 @@ def random_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarra
     eta = rng.uniform(-2.5, 2.5, shape)
     phi = rng.uniform(-np.pi, np.pi, shape)
     is_track = ~is_lepton & (candidate_index == CANDIDATE_KINDS.index("track"))
-    has_electron = rng.integers(0, 2, (shape[0], 1)).astype(bool)
+    has_electron = rng.integers(0, 2, (num_events, 1)).astype(bool)
 
     candidate_kinds = np.array([PARTICLE_KINDS.index(name) for name in CANDIDATE_KINDS])
-    electron, muon = PARTICLE_KINDS.index("electron"), PARTICLE_KINDS.index("muon")
+    electron = PARTICLE_KINDS.index("electron")
+    muon = PARTICLE_KINDS.index("muon")
     lepton_kind = np.where(has_electron, electron, muon)
-    values = {
-        "kind": np.where(is_lepton, lepton_kind, candidate_kinds[candidate_index]),
-        "pt": pt,
-        "eta": eta,
-        "phi": phi,
-        **{f"vertex_{axis}": is_track * rng.normal(0, 5, shape) for axis in "xyz"},
-        **{f"iso_{name}": rng.exponential(0.3, shape) for name in ("charged", "photon", "neutral")},
-        "charge": (is_track | is_lepton) * rng.choice([-1.0, 1.0], shape),
-    }
-    is_particle = np.arange(shape[1]) < lengths[:, None]
+    kind = np.where(is_lepton, lepton_kind, candidate_kinds[candidate_index])
+    values = {"kind": kind, "pt": pt, "eta": eta, "phi": phi}
+    for axis in "xyz":
+        values[f"vertex_{axis}"] = is_track * rng.normal(0, 5, shape)
+    for species in ("charged", "photon", "neutral"):
+        values[f"iso_{species}"] = rng.exponential(0.3, shape)
+    is_charged = is_track | is_lepton
+    values["charge"] = is_charged * rng.choice([-1.0, 1.0], shape)
+    is_particle = np.arange(longest) < lengths[:, None]
     columns = [values[name][is_particle] for name in PARTICLE_CORE]
     return np.stack(columns, axis=1).astype(np.float32)
 

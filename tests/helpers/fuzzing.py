@@ -277,12 +277,10 @@ def _cut_off(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None
 def _header_field(file_bytes: bytearray, rng: Generator, low: int, high: int) -> None:
     """A number of the header, from the version and fBEGIN to fSeekInfo and fNbytesInfo."""
     at = (4, 8, 12, 16, 20, 24, 28, 32, 33, 37, 41)[rng.integers(11)]
-    struct.pack_into(
-        ">i",
-        file_bytes,
-        at,
-        int(rng.integers(-(2**31), 2**31 - 1, dtype=np.int64)) >> int(rng.integers(31)),
-    )
+    any_number = int(rng.integers(-(2**31), 2**31 - 1, dtype=np.int64))
+    # Of any order of magnitude.
+    shifted_number = any_number >> int(rng.integers(31))
+    struct.pack_into(">i", file_bytes, at, shifted_number)
 
 
 def _block(rng: Generator, low: int, high: int) -> tuple[int, int]:

@@ -103,24 +103,30 @@ def random_events(
     """
     rng = np.random.default_rng(seed)
     rows = max(1, *lengths) if rows is None else rows
-    events = {
-        "hlf": rng.normal(*SCALERS["hlf"][:2], (len(lengths), len(hlf_names()))),
-        "particles": rng.normal(
-            *SCALERS["particles"][:2], (len(lengths), rows, NUM_PARTICLE_FEATURES)
-        ),
+    shapes = {
+        "hlf": (len(lengths), len(hlf_names())),
+        "particles": (len(lengths), rows, NUM_PARTICLE_FEATURES),
     }
-    tensors = {name: torch.from_numpy(values).to(dtype) for name, values in events.items()}
-    return tensors | {"num_particles": torch.tensor(lengths, dtype=torch.int64)}
+    events = {}
+    for name, shape in shapes.items():
+        mean, std = SCALERS[name][:2]
+        numbers = rng.normal(mean, std, shape)
+        events[name] = torch.from_numpy(numbers).to(dtype)
+    events["num_particles"] = torch.tensor(lengths, dtype=torch.int64)
+    return events
 
 
 def random_columns(
     lengths: Sequence[int] | NDArray[Any], *, seed: int = 1
 ) -> dict[str, NDArray[Any]]:
     """Events with given numbers of particles, as they lie in the features Parquet."""
-    rng, counts = np.random.default_rng(seed), np.array(lengths, dtype=int)
+    rng = np.random.default_rng(seed)
+    counts = np.array(lengths, dtype=int)
+    hlf = rng.normal(100, 50, (len(counts), len(hlf_names())))
+    labels = rng.integers(0, 3, len(counts))
     return {
-        "hlf": rng.normal(100, 50, (len(counts), len(hlf_names()))).astype(np.float32),
-        "particles": random_particles(rng, rng.integers(0, 3, len(counts)), counts),
+        "hlf": hlf.astype(np.float32),
+        "particles": random_particles(rng, labels, counts),
         "num_particles": counts.astype(np.int32),
     }
 

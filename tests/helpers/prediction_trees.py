@@ -25,21 +25,18 @@ def read_root(path: Path) -> pa.Table:
     """Read predictions that `write_root` wrote, with the columns of `models.prediction.predict`."""
     with uproot.open({path: TREE_NAME}) as tree:
         branches = probability_branches(json.loads(tree.title))
-        plain = [
-            name
-            for name in tree.keys()  # noqa: SIM118
-            if name not in {*TEXT, *UUID_HALVES, "predicted", *branches}
-        ]
+        special = {*TEXT, *UUID_HALVES, "predicted", *branches}
+        plain = [name for name in tree.keys() if name not in special]  # noqa: SIM118
         columns = tree.arrays([*TEXT, *plain, *branches], library="np")
     scores = np.stack([columns[name] for name in branches], axis=1)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel()), len(branches))
-    return pa.table(
-        {
-            **{name: pa.array(columns[name], pa.string()) for name in TEXT},
-            **{name: columns[name] for name in plain},
-            "probability": lists.cast(pa.list_(pa.float32())),
-        }
-    )
+    table_columns: dict[str, Any] = {}
+    for name in TEXT:
+        table_columns[name] = pa.array(columns[name], pa.string())
+    for name in plain:
+        table_columns[name] = columns[name]
+    table_columns["probability"] = lists.cast(pa.list_(pa.float32()))
+    return pa.table(table_columns)
 
 
 def probabilities(table: Any) -> NDArray[np.float32]:

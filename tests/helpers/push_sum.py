@@ -22,7 +22,11 @@ Matrix = NDArray[np.float64]
 def peers_of(rank: int, step: int, *, workers: int, peers: int) -> list[int]:
     """The next peers on the directed exponential graph."""
     hops = [hop for hop in (1, 2, 4, 8) if hop < workers]
-    return [(rank + hops[(step * peers + index) % len(hops)]) % workers for index in range(peers)]
+    ranks_of_peers = []
+    for message in range(step * peers, (step + 1) * peers):
+        hop = hops[message % len(hops)]
+        ranks_of_peers.append((rank + hop) % workers)
+    return ranks_of_peers
 
 
 def unwrapped(algorithm: Algorithm) -> PushSum:

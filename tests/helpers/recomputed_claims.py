@@ -63,27 +63,37 @@ def side(study: str, method: str, *, tuned_by: Number | None = None, **values: A
     varied = {f"train.{name.replace('__', '.')}": value for name, value in values.items()}
     by_rate: dict[float | None, dict[int, Run]] = {}
     for run in content["runs"]:
-        has_values = all(run["values"].get(key, value) == value for key, value in varied.items())
-        if run["method"] == method and has_values:
-            by_rate.setdefault(run["values"].get(RATE), {})[run["seed"]] = run
+        if run["method"] == method and _has_values(run, varied):
+            runs_at_rate = by_rate.setdefault(run["values"].get(RATE), {})
+            runs_at_rate[run["seed"]] = run
     settings = content["study"]
     # The number of workers of the method comes before a varied one, and that of the study last.
-    common_workers = varied.get("train.workers", settings["train"].get("workers", 1))
-    workers = settings["methods"][method]["train"].get("workers", common_workers)
+    study_workers = settings["train"].get("workers", 1)
+    common_workers = varied.get("train.workers", study_workers)
+    method_settings = settings["methods"][method]["train"]
+    workers = method_settings.get("workers", common_workers)
     if tuned_by is None:
         ((rate, runs),) = by_rate.items()
         return Side(method, workers, runs, rate)
     rate = max(by_rate, key=lambda rate: _goodness(by_rate[rate], tuned_by))
-    rates = [rate for rate in by_rate if rate is not None]
-    is_at_edge = rate in (min(rates), max(rates))
+    tried_rates = [tried_rate for tried_rate in by_rate if tried_rate is not None]
+    is_at_edge = rate in (min(tried_rates), max(tried_rates))
     return Side(method, workers, by_rate[rate], rate, is_at_edge)
+
+
+def _has_values(run: Run, varied: Mapping[str, Any]) -> bool:
+    """Whether a run has these values; a key that its method does not vary fits any value."""
+    run_values = run["values"]
+    return all(run_values.get(key, value) == value for key, value in varied.items())
 
 
 def _goodness(runs: Mapping[int, Run], tuned_by: Number) -> tuple[int, float]:
     """How many seeds have a number, and their mean."""
     numbers = np.array([tuned_by(run) for run in runs.values()])
     finite = numbers[np.isfinite(numbers)]
-    return len(finite), float(finite.mean()) if len(finite) else -math.inf
+    if len(finite) == 0:
+        return 0, -math.inf
+    return len(finite), float(finite.mean())
 
 
 def lowest_val_loss(run: Run) -> float:
@@ -97,17 +107,19 @@ def val_accuracy_at_end(run: Run) -> float:
 
 
 def accuracy_on_test(run: Run) -> float:
-    return float(run["counts"]["weighted_accuracy"]) if run["counts"] else math.nan
+    if not run["counts"]:
+        return math.nan
+    return float(run["counts"]["weighted_accuracy"])
 
 
 def seconds_to(accuracy: float, run: Run) -> float:
     """The time at the end of the first epoch with this validation accuracy."""
     elapsed = 0.0
-    for seconds, reached in zip(
-        run["curves"].get("seconds", []), run["curves"].get("val_accuracy", []), strict=True
-    ):
+    seconds_of_epochs = run["curves"].get("seconds", [])
+    accuracies = run["curves"].get("val_accuracy", [])
+    for seconds, epoch_accuracy in zip(seconds_of_epochs, accuracies, strict=True):
         elapsed += float(seconds)
-        if reached >= accuracy:
+        if epoch_accuracy >= accuracy:
             return elapsed
     return math.inf
 
@@ -118,9 +130,11 @@ def effect_of_numbers(
     """The mean of differences by seed, with the interval of Student's t."""
     differences = []
     for seed in sorted(treatment.runs.keys() & control.runs.keys()):
-        pair = treatment.runs[seed], control.runs[seed]
-        if all(run["curves"] for run in pair):
-            differences.append(sign * (number(pair[0]) - number(pair[1])))
+        treated_run = treatment.runs[seed]
+        control_run = control.runs[seed]
+        if treated_run["curves"] and control_run["curves"]:
+            difference = number(treated_run) - number(control_run)
+            differences.append(sign * difference)
     result = stats.ttest_1samp(differences, 0.0)
     low, high = result.confidence_interval(1 - level)
     return Effect(float(np.mean(differences)), float(high - low) / 2)
@@ -130,10 +144,11 @@ def effect_of_events(study: str, treatment: Side, control: Side, level: float) -
     """The mean over seeds and test events, with the errors of both by an analysis of variance."""
     encoded = base64.b64decode(stored(study)["test_weights"])
     weights = np.frombuffer(encoded, dtype="<f4").astype(float)
+    relative_weights = weights / weights.mean()
     rows = []
     for seed in sorted(treatment.runs.keys() & control.runs.keys()):
         difference = _is_correct(treatment.runs[seed]) - _is_correct(control.runs[seed])
-        rows.append(difference * weights / weights.mean())
+        rows.append(difference * relative_weights)
     table = np.array(rows)
     num_seeds, num_events = table.shape
     grand_mean = table.mean()
@@ -141,35 +156,39 @@ def effect_of_events(study: str, treatment: Side, control: Side, level: float) -
     event_means = table.mean(axis=0, keepdims=True)
     residuals = table - seed_means - event_means + grand_mean
     # Mean squares of seeds, of events and of what neither explains.
-    seed_square = num_events * np.sum((seed_means - grand_mean) ** 2) / (num_seeds - 1)
-    event_square = num_seeds * np.sum((event_means - grand_mean) ** 2) / (num_events - 1)
-    residual_square = np.sum(residuals**2) / ((num_seeds - 1) * (num_events - 1))
+    free_seeds = num_seeds - 1
+    free_events = num_events - 1
+    seed_square = num_events * np.sum((seed_means - grand_mean) ** 2) / free_seeds
+    event_square = num_seeds * np.sum((event_means - grand_mean) ** 2) / free_events
+    residual_square = np.sum(residuals**2) / (free_seeds * free_events)
     # Variances of the grand mean; the residuals are in that of the seeds.
     num_cells = num_seeds * num_events
     by_seeds = seed_square / num_cells
     by_events = max(event_square - residual_square, 0.0) / num_cells
-    quantiles = [stats.t.ppf(1 - level / 2, size - 1) for size in table.shape]
-    half_width = math.hypot(math.sqrt(by_seeds) * quantiles[0], math.sqrt(by_events) * quantiles[1])
+    seeds_half_width = stats.t.ppf(1 - level / 2, free_seeds) * math.sqrt(by_seeds)
+    events_half_width = stats.t.ppf(1 - level / 2, free_events) * math.sqrt(by_events)
+    half_width = math.hypot(seeds_half_width, events_half_width)
     return Effect(float(grand_mean), half_width)
 
 
 def _is_correct(run: Run) -> Array:
     counts = run["counts"]
-    bits = np.unpackbits(np.frombuffer(base64.b64decode(counts["events"]), dtype=np.uint8))
+    packed = np.frombuffer(base64.b64decode(counts["events"]), dtype=np.uint8)
+    bits = np.unpackbits(packed)
     return bits[: counts["num_events"]].astype(float)
 
 
 def with_errors_of_times(study: str, effect: Effect, treatment: Side, control: Side) -> Effect:
     """An effect of times with the errors by which a check of their methods misses them."""
-    slowest, fastest = [], []
-    for one_side in (treatment, control):
-        delays = _log_delays(study, one_side)
-        slowest.append(max(delays))
-        fastest.append(min(delays))
+    treatment_delays = _log_delays(study, treatment)
+    control_delays = _log_delays(study, control)
     # A slower treatment lowers the effect, a slower control raises it.
-    moves = [0.0, fastest[1] - slowest[0], slowest[1] - fastest[0]]
+    lowest_move = min(control_delays) - max(treatment_delays)
+    highest_move = max(control_delays) - min(treatment_delays)
+    moves = [0.0, lowest_move, highest_move]
     if treatment.workers != control.workers:
-        moves += [-slowest[0], -fastest[0], fastest[1], slowest[1]]
+        moves += [-delay for delay in treatment_delays]
+        moves += control_delays
     return effect._replace(shifts=(min(moves), max(moves)))
 
 
@@ -178,10 +197,10 @@ def with_errors_of_validations(
 ) -> Effect:
     """An effect of times to an accuracy with what no validation between two epochs shows."""
     seeds = treatment.runs.keys() & control.runs.keys()
-    treatment_width, control_width = [
-        float(np.mean([log_width(accuracy, one_side.runs[seed]) for seed in seeds]))
-        for one_side in (treatment, control)
-    ]
+    treatment_widths = [log_width(accuracy, treatment.runs[seed]) for seed in seeds]
+    control_widths = [log_width(accuracy, control.runs[seed]) for seed in seeds]
+    treatment_width = float(np.mean(treatment_widths))
+    control_width = float(np.mean(control_widths))
     # A treatment that is there earlier raises the effect, an earlier control lowers it.
     low, high = effect.shifts
     return effect._replace(shifts=(low - control_width, high + treatment_width))
@@ -203,15 +222,19 @@ def _log_delays(study: str, one_side: Side) -> list[float]:
     """The logarithm of checked over simulated time of a step; 0 for one worker."""
     if one_side.workers == 1:
         return [0.0]
-    simulated = np.mean([run["numbers"]["seconds_per_batch"] for run in one_side.runs.values()])
+    step_times = [run["numbers"]["seconds_per_batch"] for run in one_side.runs.values()]
+    simulated = np.mean(step_times)
     delays = []
     for check in stored(study)["checks"]:
         if check["method"] == one_side.method and not check["refused"]:
             # Ranks that send nothing have the training loop too, which is no error.
             gap = check["measured"] - check["overhead"] - check["simulated"]
-            ends = gap - check["spread"], gap + check["spread"]
-            delays += [math.log((simulated + end) / simulated) for end in ends]
-    return delays or [-math.inf, math.inf]
+            spread = check["spread"]
+            delays.append(math.log1p((gap - spread) / simulated))
+            delays.append(math.log1p((gap + spread) / simulated))
+    if not delays:
+        return [-math.inf, math.inf]
+    return delays
 
 
 def median(numbers: list[float]) -> float:

@@ -61,10 +61,10 @@ def reference_event(
     if lepton is None:
         return None
     hardest = hardest_candidates(lepton, candidates, settings)
-    rows = [
-        particle_row(particle, isolation(particle, candidates, settings))
-        for particle in [lepton, *ordered(hardest, lepton, settings.ordering)]
-    ]
+    rows = []
+    for particle in [lepton, *ordered(hardest, lepton, settings.ordering)]:
+        isolations = isolation(particle, candidates, settings)
+        rows.append(particle_row(particle, isolations))
     return high_level(event, lepton, candidates, settings), rows
 
 
@@ -92,7 +92,8 @@ def delta_phi(phi_a: float, phi_b: float) -> float:
 
 
 def delta_r(a: Particle, b: Particle) -> float:
-    deta, dphi = a.eta - b.eta, delta_phi(a.phi, b.phi)
+    deta = a.eta - b.eta
+    dphi = delta_phi(a.phi, b.phi)
     return math.sqrt(deta * deta + dphi * dphi)
 
 
@@ -102,14 +103,11 @@ def select_lepton(
     """The passing lepton of highest pT; of equals the first, electrons before muons."""
     best: Particle | None = None
     for lepton in [*particles(event, "electrons"), *particles(event, "muons")]:
-        is_isolated = (
-            sum(isolation(lepton, candidates, settings).values()) < settings.max_lepton_isolation
-        )
-        if (
-            lepton.pt > settings.min_lepton_pt
-            and is_isolated
-            and (best is None or lepton.pt > best.pt)
-        ):
+        isolations = isolation(lepton, candidates, settings)
+        is_isolated = sum(isolations.values()) < settings.max_lepton_isolation
+        is_hard = lepton.pt > settings.min_lepton_pt
+        is_hardest = best is None or lepton.pt > best.pt
+        if is_isolated and is_hard and is_hardest:
             best = lepton
     return best
 
@@ -150,12 +148,13 @@ def high_level(
         if row["btag"] & settings.btag_mask:
             num_bjets += 1
     dphi = delta_phi(lepton.phi, event["met_phi"])
+    mt2 = 2.0 * lepton.pt * event["met"] * (1.0 - math.cos(dphi))
     isolations = isolation(lepton, candidates, settings)
     return {
         "ht": ht,
         "met": event["met"],
         "met_phi": event["met_phi"],
-        "mt": math.sqrt(2.0 * lepton.pt * event["met"] * (1.0 - math.cos(dphi))),
+        "mt": math.sqrt(mt2),
         "num_jets": float(num_jets),
         "num_bjets": float(num_bjets),
         "lepton_pt": lepton.pt,
@@ -178,11 +177,11 @@ def hardest_candidates(
     for collection, (max_candidates, *_) in CANDIDATES.items():
         eligible = candidates[collection]
         if collection == "tracks":
-            eligible = [
-                track for track in eligible if delta_r(lepton, track) >= settings.own_track_dr
-            ]
+            own_track_dr = settings.own_track_dr
+            eligible = [track for track in eligible if delta_r(lepton, track) >= own_track_dr]
         by_pt = sorted(eligible, key=lambda particle: (-particle.pt, particle.eta, particle.phi))
-        hardest += sorted(by_pt[:max_candidates], key=lambda particle: particle.position)
+        hardest_of_kind = by_pt[:max_candidates]
+        hardest += sorted(hardest_of_kind, key=lambda particle: particle.position)
     return hardest
 
 

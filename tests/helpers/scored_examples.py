@@ -28,8 +28,11 @@ def random_events(num_events: int, *, seed: int = 1, lightest: float = 1.0) -> S
     labels = rng.integers(0, 3, num_events)
     labels[:3] = range(3)
     # An output is larger for the class of the event.
-    outputs = rng.exponential(1.0, (num_events, 3)) + 2 * np.eye(3)[labels]
-    probabilities = np.round(outputs / outputs.sum(axis=1, keepdims=True), 1)
+    is_class = np.eye(3)[labels]
+    outputs = rng.exponential(1.0, (num_events, 3)) + 2 * is_class
+    normalised = outputs / outputs.sum(axis=1, keepdims=True)
+    # To one digit, so that there are ties.
+    probabilities = np.round(normalised, 1)
     hlf = rng.normal(60, 60, (num_events, len(hlf_names()))).astype(np.float32)
     num_on_edges = num_events // 2
     for name, edges in KINEMATIC_EDGES.items():

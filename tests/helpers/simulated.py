@@ -134,7 +134,8 @@ def toy_rows(
     features = rng.normal(size=(num_rows, 4))
     angles = 2 * np.pi / 3 * np.arange(3)
     planes = np.stack([np.cos(angles), np.sin(angles)])
-    labels = (features[:, 1:3] @ planes + 0.1 * rng.normal(size=(num_rows, 3))).argmax(axis=1)
+    noise = 0.1 * rng.normal(size=(num_rows, 3))
+    labels = (features[:, 1:3] @ planes + noise).argmax(axis=1)
     weights = rng.uniform(0.5, 1.5, num_rows)
     rows = Rows(
         (torch.tensor(features, dtype=dtype),),

@@ -34,11 +34,12 @@ def write_slices(folder: Path, paths: Sequence[Path], keep: Sequence[int]) -> li
         path = folder / f"slice-{index}.root"
         identity = uuid.uuid5(uuid.NAMESPACE_OID, f"{index} of {keep}")
         _write_events(path, events[in_slice[::thinning]], branches, identity)
+        cross_section_pb = WHOLE * len(in_slice) / len(events)
         sample = {
             "name": f"qcd-{index}",
             "label": 0,
             "files": [str(path)],
-            "cross_section_pb": WHOLE * len(in_slice) / len(events),
+            "cross_section_pb": cross_section_pb,
         }
         samples.append(sample)
     return samples

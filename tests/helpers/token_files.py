@@ -48,13 +48,11 @@ def ticket_file(end: datetime, *, realm: str = "CERN.CH", user_name: str = "ada"
     main_service = principal(realm, "krbtgt", realm)
     time_offset = struct.pack(">HHii", 1, 8, -1, 0)
     header = struct.pack(">HH", 0x0504, len(time_offset)) + time_offset
-    return (
-        header
-        + user
-        + ticket(user, settings, datetime.fromtimestamp(86400).astimezone())
-        + ticket(user, service, end - timedelta(hours=20))
-        + ticket(user, main_service, end)
-    )
+    one_day_after_1970 = datetime.fromtimestamp(86400).astimezone()
+    settings_entry = ticket(user, settings, one_day_after_1970)
+    service_ticket = ticket(user, service, end - timedelta(hours=20))
+    main_ticket = ticket(user, main_service, end)
+    return header + user + settings_entry + service_ticket + main_ticket
 
 
 def json_web_token(**claims: object) -> str:

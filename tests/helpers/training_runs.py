@@ -18,9 +18,10 @@ from training.loop.records import read_records
 from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings
 
-_METHOD_KEYS = {key for method in METHODS.values() for key in method.settings.model_fields} - {
-    "name"
-}
+_METHOD_KEYS: set[str] = set()
+for _method in METHODS.values():
+    _METHOD_KEYS.update(_method.settings.model_fields)
+_METHOD_KEYS.discard("name")
 
 
 def train_section(settings: dict[str, Any]) -> dict[str, Any]:

@@ -36,12 +36,10 @@ def built_wheel(folder: Path, files: Iterable[str]) -> Path:
 
 def installed_wheel(folder: Path) -> Path:
     """Programs of an environment with the wheel of this checkout and the present packages."""
-    files = [
-        path.relative_to(ROOT)
-        for name in PACKAGES
-        for path in (ROOT / name).rglob("*")
-        if path.is_file()
-    ]
+    files = []
+    for name in PACKAGES:
+        paths = (ROOT / name).rglob("*")
+        files += [path.relative_to(ROOT) for path in paths if path.is_file()]
     named = [str(path) for path in files if "__pycache__" not in path.parts]
     wheel = built_wheel(folder, [*named, "hep_pipeline.py"])
     venv.create(folder / "env", with_pip=False, symlinks=True)
