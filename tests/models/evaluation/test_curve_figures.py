@@ -12,6 +12,7 @@ from example_curves import CURVES, POINTS, WORDS, example_curve
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from models.evaluation.curve_figures import Curves, plot_curves
 from models.evaluation.curves import EfficiencyCurve
@@ -36,6 +37,27 @@ def text_of(text: Any) -> str:
     return str(text.get_text().replace(r"\$", "$"))
 
 
+def assert_line_is_that_of_the_curve(line: Line2D, curve: EfficiencyCurve, power: int) -> None:
+    signal, background = curve.signal_efficiency, curve.background_efficiency
+    is_drawn = (background > 0) & (signal >= 0.7)
+    np.testing.assert_array_equal(line.get_xdata(), signal[is_drawn])
+    np.testing.assert_allclose(line.get_ydata(), background[is_drawn] ** power)
+
+
+def assert_marks_are_those_of_the_curve(
+    marks: ErrorbarContainer, curve: EfficiencyCurve, power: int
+) -> None:
+    # The rows of the working points, 0.75 and 0.9.
+    rows = [row for row in (74, 89) if curve.background_efficiency[row] > 0]
+    points, _, (bars,) = marks
+    assert points is not None
+    assert points.get_ydata() == pytest.approx(curve.background_efficiency[rows] ** power)
+    for row, segment in zip(rows, bars.get_segments(), strict=True):
+        if curve.low[row] > 0:
+            ends = [curve.low[row] ** power, curve.high[row] ** power]
+            assert sorted(segment[:, 1]) == pytest.approx(sorted(ends))
+
+
 @efficiency_and_rejection
 def test_lines_and_marks_are_those_of_the_curves_in_the_working_region(rejection: bool) -> None:
     power = -1 if rejection else 1
@@ -47,16 +69,8 @@ def test_lines_and_marks_are_those_of_the_curves_in_the_working_region(rejection
     for axes, models in zip(figure.axes, CURVES.values(), strict=False):
         lines = [line for line in axes.lines if len(line.get_xdata()) > len(POINTS)]
         for line, marks, curve in zip(lines, marks_of(axes), models.values(), strict=True):
-            background = curve.background_efficiency
-            is_drawn = (background > 0) & (curve.signal_efficiency >= 0.7)
-            np.testing.assert_array_equal(line.get_xdata(), curve.signal_efficiency[is_drawn])
-            np.testing.assert_allclose(line.get_ydata(), background[is_drawn] ** power)
-            rows = [row for row in (74, 89) if background[row] > 0]
-            assert marks[0].get_ydata() == pytest.approx(background[rows] ** power)
-            for row, segment in zip(rows, marks[2][0].get_segments(), strict=True):
-                if curve.low[row] > 0:
-                    ends = sorted([curve.low[row] ** power, curve.high[row] ** power])
-                    assert sorted(segment[:, 1]) == pytest.approx(ends)
+            assert_line_is_that_of_the_curve(line, curve, power)
+            assert_marks_are_those_of_the_curve(marks, curve, power)
 
 
 @efficiency_and_rejection
@@ -85,9 +99,12 @@ def test_ratios_are_to_the_first_model(rejection: bool) -> None:
 
     figure = draw({"one": {"hlf": reference, "worse": worse}}, rejection=rejection)
 
-    ratios = np.asarray(figure.axes[1].lines[0].get_ydata(), dtype=float)
-    expected = 1 / 1.5 if rejection else 1.5
-    assert np.nanmax(np.abs(ratios - expected)) < 1e-9
+    _, ratio_axes = figure.axes
+    line = ratio_axes.lines[0]
+    ratios = np.asarray(line.get_ydata(), dtype=float)
+    expected_ratio = 1 / 1.5 if rejection else 1.5
+    largest_difference = np.nanmax(np.abs(ratios - expected_ratio))
+    assert largest_difference < 1e-9
 
 
 @pytest.mark.slow
@@ -117,15 +134,21 @@ def test_where_no_background_passes_an_arrow_begins_at_the_limit(rejection: bool
     curve = example_curve(6)
     assert curve.background_efficiency[89] == 0
 
-    main = draw({"QCD": {"hlf": curve}}, points=[0.9], end=1.0, rejection=rejection).axes[0]
+    figure = draw({"QCD": {"hlf": curve}}, points=[0.9], end=1.0, rejection=rejection)
+    main = figure.axes[0]
 
     arrows: list[Any] = [text for text in main.texts if getattr(text, "arrow_patch", None)]
     (arrow,) = arrows
-    (_, begin), (_, end) = arrow.xyann, arrow.xy
-    assert begin == pytest.approx(1 / curve.high[89] if rejection else curve.high[89])
+    _, begin = arrow.xyann
+    _, end = arrow.xy
+    upper_limit = curve.high[89]
+    limit = 1 / upper_limit if rejection else upper_limit
+    assert begin == pytest.approx(limit)
     # A rejection may be larger, an efficiency smaller.
     assert (end > begin) == rejection
-    assert main.get_ylim()[0] < min(begin, end) < max(begin, end) < main.get_ylim()[1]
+    bottom, top = main.get_ylim()
+    assert bottom < begin < top
+    assert bottom < end < top
 
 
 @pytest.mark.parametrize(
@@ -142,7 +165,9 @@ def test_axes_begin_where_all_curves_have_a_low_background(
         return EfficiencyCurve(signal, background, background, background, background[:, None])
 
     curves = {"early": curve(0.42), "late": curve(0.62), "never": curve(0.0)}
+    drawn_curves = {name: curves[name] for name in models}
 
-    figure = draw({"QCD": {name: curves[name] for name in models}}, points=[])
+    figure = draw({"QCD": drawn_curves}, points=[])
 
-    assert figure.axes[1].get_xlim()[0] == pytest.approx(lowest)
+    left, _ = figure.axes[1].get_xlim()
+    assert left == pytest.approx(lowest)

@@ -19,9 +19,9 @@ from models.networks.registry import ModelName
 from models.networks.scaling_layer import Scaler
 
 LENGTHS = [7, 1, 12]
-MET_PHI, LEPTON_ETA, LEPTON_PHI = (
-    hlf_names().index(name) for name in ("met_phi", "lepton_eta", "lepton_phi")
-)
+MET_PHI = hlf_names().index("met_phi")
+LEPTON_ETA = hlf_names().index("lepton_eta")
+LEPTON_PHI = hlf_names().index("lepton_phi")
 beam_directions = st.sampled_from([1.0, -1.0])
 angles = st.floats(-3.2, 3.2)
 
@@ -31,31 +31,45 @@ def wrap(angle: Any) -> Any:
     return np.arctan2(np.sin(angle), np.cos(angle))
 
 
+def rotated_particles(
+    rng: np.random.Generator, num_particles: int, *, angle: float, beam: float
+) -> dict[str, np.ndarray]:
+    """Random features of the particles of one event, rotated and mirrored."""
+    pt = rng.exponential(5.0, num_particles)
+    phi = rng.uniform(-np.pi, np.pi, num_particles)
+    x, y, z, eta, scalar = rng.normal(0, 1, (5, num_particles))
+    phi = wrap(phi + angle)
+    eta = 2 * beam * eta
+    features = dict.fromkeys(PARTICLE_FEATURE_NAMES, scalar)
+    moved = {
+        "pt": pt,
+        "energy": pt * np.cosh(eta),
+        "eta": eta,
+        "phi": phi,
+        "px": pt * np.cos(phi),
+        "py": pt * np.sin(phi),
+        "pz": pt * np.sinh(eta),
+        "vertex_x": x * np.cos(angle) - y * np.sin(angle),
+        "vertex_y": x * np.sin(angle) + y * np.cos(angle),
+        "vertex_z": beam * z,
+    }
+    return {**features, **moved}
+
+
 def events(*, angle: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
     """The same events, rotated around the beam by an angle, and mirrored if the beam is -1."""
     rng = np.random.default_rng(3)
-    hlf = rng.normal(0, 1, (len(LENGTHS), len(hlf_names())))
+    num_events, num_hlf = len(LENGTHS), len(hlf_names())
+    hlf = rng.normal(0, 1, (num_events, num_hlf))
     hlf[:, MET_PHI] = wrap(hlf[:, MET_PHI] + angle)
-    particles = np.zeros((len(LENGTHS), max(LENGTHS), len(PARTICLE_FEATURE_NAMES)))
+    particles = np.zeros((num_events, max(LENGTHS), len(PARTICLE_FEATURE_NAMES)))
     for event, length in enumerate(LENGTHS):
-        pt, phi = rng.exponential(5.0, length), rng.uniform(-np.pi, np.pi, length)
-        x, y, z, eta, scalar = rng.normal(0, 1, (5, length))
-        phi, eta = wrap(phi + angle), 2 * beam * eta
-        features = {
-            "pt": pt,
-            "energy": pt * np.cosh(eta),
-            "eta": eta,
-            "phi": phi,
-            "px": pt * np.cos(phi),
-            "py": pt * np.sin(phi),
-            "pz": pt * np.sinh(eta),
-            "vertex_x": x * np.cos(angle) - y * np.sin(angle),
-            "vertex_y": x * np.sin(angle) + y * np.cos(angle),
-            "vertex_z": beam * z,
-        }
-        columns = [features.get(name, scalar) for name in PARTICLE_FEATURE_NAMES]
+        features = rotated_particles(rng, length, angle=angle, beam=beam)
+        columns = [features[name] for name in PARTICLE_FEATURE_NAMES]
         particles[event, :length] = np.column_stack(columns)
-        hlf[event, [LEPTON_ETA, LEPTON_PHI]] = eta[0], phi[0]
+        # The first particle is the lepton.
+        hlf[event, LEPTON_ETA] = features["eta"][0]
+        hlf[event, LEPTON_PHI] = features["phi"][0]
     return {
         "hlf": torch.tensor(hlf),
         "particles": torch.tensor(particles),
@@ -98,6 +112,37 @@ def test_networks_in_the_frame_of_the_detector_see_the_rotation(
     assert not torch.allclose(logits, run(model, events()), atol=1e-3)
 
 
+def features_by_name(particles: Tensor) -> dict[str, np.ndarray]:
+    columns = particles.T.numpy()
+    return dict(zip(PARTICLE_FEATURE_NAMES, columns, strict=True))
+
+
+def assert_lepton_points_the_same_way(
+    old: dict[str, np.ndarray], new: dict[str, np.ndarray]
+) -> None:
+    """The lepton, the first particle, has azimuth 0 and a positive pseudorapidity."""
+    assert new["phi"][0] == 0
+    assert new["eta"][0] > 0
+    azimuth_from_lepton = wrap(old["phi"] - old["phi"][0])
+    np.testing.assert_allclose(new["phi"], azimuth_from_lepton, atol=1e-9)
+    side_of_lepton = np.sign(old["eta"][0])
+    for name in ("eta", "pz", "vertex_z"):
+        np.testing.assert_allclose(new[name], side_of_lepton * old[name], rtol=1e-9)
+
+
+def assert_relations_stay(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> None:
+    """Momenta fit their azimuths, and vertices keep their distances and angles to momenta."""
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    np.testing.assert_allclose(new["px"], new["pt"] * np.cos(new["phi"]), **close)
+    np.testing.assert_allclose(new["py"], new["pt"] * np.sin(new["phi"]), **close)
+    old_product = old["vertex_x"] * old["px"] + old["vertex_y"] * old["py"]
+    new_product = new["vertex_x"] * new["px"] + new["vertex_y"] * new["py"]
+    np.testing.assert_allclose(new_product, old_product, **close)
+    old_distance = np.hypot(old["vertex_x"], old["vertex_y"])
+    new_distance = np.hypot(new["vertex_x"], new["vertex_y"])
+    np.testing.assert_allclose(new_distance, old_distance, **close)
+
+
 @given(angle=angles, beam=beam_directions)
 @settings(max_examples=10)
 def test_the_lepton_gets_azimuth_0_and_relations_stay(angle: float, beam: float) -> None:
@@ -106,24 +151,10 @@ def test_the_lepton_gets_azimuth_0_and_relations_stay(angle: float, beam: float)
     rotated = LeptonFrame("particles").double()(particles)
 
     for event, length in enumerate(LENGTHS):
-        old_columns, new_columns = particles[event, :length].T, rotated[event, :length].T
-        old = dict(zip(PARTICLE_FEATURE_NAMES, old_columns.numpy(), strict=True))
-        new = dict(zip(PARTICLE_FEATURE_NAMES, new_columns.numpy(), strict=True))
-        assert new["phi"][0] == 0
-        assert new["eta"][0] > 0
-        close = {"rtol": 1e-9, "atol": 1e-9}
-        np.testing.assert_allclose(new["phi"], wrap(old["phi"] - old["phi"][0]), atol=1e-9)
-        np.testing.assert_allclose(new["px"], new["pt"] * np.cos(new["phi"]), **close)
-        np.testing.assert_allclose(new["py"], new["pt"] * np.sin(new["phi"]), **close)
-        for name in ("eta", "pz", "vertex_z"):
-            np.testing.assert_allclose(new[name], np.sign(old["eta"][0]) * old[name], rtol=1e-9)
-        old_product = old["vertex_x"] * old["px"] + old["vertex_y"] * old["py"]
-        new_product = new["vertex_x"] * new["px"] + new["vertex_y"] * new["py"]
-        np.testing.assert_allclose(new_product, old_product, **close)
-        old_distance = np.hypot(old["vertex_x"], old["vertex_y"])
-        np.testing.assert_allclose(
-            np.hypot(new["vertex_x"], new["vertex_y"]), old_distance, **close
-        )
+        old = features_by_name(particles[event, :length])
+        new = features_by_name(rotated[event, :length])
+        assert_lepton_points_the_same_way(old, new)
+        assert_relations_stay(old, new)
         for feature in INPUT_COLUMNS["particles"].features:
             if feature.rotation == "none":
                 assert np.array_equal(new[feature.name], old[feature.name])
@@ -136,16 +167,19 @@ def test_azimuths_stay_within_pi() -> None:
     hlf[:, MET_PHI] = torch.tensor([pi, -pi, pi, -pi])
     hlf[:, LEPTON_PHI] = torch.tensor([-pi, pi, 0.0, 0.0])
 
-    met_phi = LeptonFrame("hlf")(hlf)[:, MET_PHI]
+    rotated = LeptonFrame("hlf")(hlf)
 
-    assert float(met_phi.abs().max()) <= pi
+    met_phi = rotated[:, MET_PHI]
+    largest_azimuth = float(met_phi.abs().max())
+    assert largest_azimuth <= pi
     torch.testing.assert_close(met_phi[:2], torch.zeros(2), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_a_number_that_is_not_finite_stays_alone(value: float) -> None:
     """A product with a constant matrix would make all numbers of the event NaN."""
-    particles, frame = events()["particles"], LeptonFrame("particles")
+    particles = events()["particles"]
+    frame = LeptonFrame("particles")
     for index, feature in enumerate(INPUT_COLUMNS["particles"].features):
         if feature.rotation == "none":
             changed, expected = particles.clone(), frame(particles)

@@ -14,6 +14,15 @@ LENGTHS = [4, 1, 9]
 HEADS = 2
 
 
+def head_by_hand(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Scaled dot-product attention of one head."""
+    width = query.shape[1]
+    scores = query @ key.T / np.sqrt(width)
+    exponentials = np.exp(scores)
+    shares = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return shares @ value
+
+
 class TransformerByHand:
     """The network in NumPy, event by event and head by head (equations of Lee et al. 2019)."""
 
@@ -28,20 +37,29 @@ class TransformerByHand:
         return self.linear(f"{name}.2", hidden)
 
     def norm(self, name: str, x: np.ndarray) -> np.ndarray:
-        scaled = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+        mean = x.mean(axis=1, keepdims=True)
+        variance = x.var(axis=1, keepdims=True)
+        scaled = (x - mean) / np.sqrt(variance + 1e-5)
         return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
     def attention(self, name: str, queries: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        query = self.linear(f"{name}.query", self.norm(f"{name}.norm_query", queries))
-        key_and_value = self.linear(f"{name}.key_and_value", self.norm(f"{name}.norm_seen", seen))
+        normed_queries = self.norm(f"{name}.norm_query", queries)
+        normed_seen = self.norm(f"{name}.norm_seen", seen)
+        query = self.linear(f"{name}.query", normed_queries)
+        key_and_value = self.linear(f"{name}.key_and_value", normed_seen)
         key, value = np.split(key_and_value, 2, axis=1)
-        heads = []
-        for columns in np.split(np.arange(query.shape[1]), HEADS):
-            scores = query[:, columns] @ key[:, columns].T / np.sqrt(len(columns))
-            shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-            heads.append(shares @ value[:, columns])
+
+        split_heads = zip(
+            np.split(query, HEADS, axis=1),
+            np.split(key, HEADS, axis=1),
+            np.split(value, HEADS, axis=1),
+            strict=True,
+        )
+        heads = [head_by_hand(*query_key_value) for query_key_value in split_heads]
         queries = queries + self.linear(f"{name}.joined", np.hstack(heads))
-        return queries + self.two_layers(f"{name}.dense", self.norm(f"{name}.norm_dense", queries))
+
+        normed_sum = self.norm(f"{name}.norm_dense", queries)
+        return queries + self.two_layers(f"{name}.dense", normed_sum)
 
     def logits(self, event: np.ndarray) -> np.ndarray:
         mean, std = np.array(SCALERS["particles"][:2])
@@ -61,8 +79,9 @@ def test_the_network_is_attention_through_points_and_a_class_token() -> None:
     logits = run(model, events).detach().numpy()
 
     by_hand = TransformerByHand(model)
-    for index, (event, length) in enumerate(zip(events["particles"], LENGTHS, strict=True)):
-        expected = by_hand.logits(event[:length].numpy())
+    particles = events["particles"].numpy()
+    for index, length in enumerate(LENGTHS):
+        expected = by_hand.logits(particles[index, :length])
         np.testing.assert_allclose(logits[index], expected, rtol=1e-10, atol=1e-10)
 
 
