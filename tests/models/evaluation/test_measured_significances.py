@@ -23,20 +23,20 @@ from models.evaluation.significance import asimov_significance
 
 
 def test_an_offline_analysis_has_events_and_significance_at_each_point() -> None:
+    events = random_events(600)
     expected = {"QCD": 100.0, "ttbar": 80.0, "W+jets": 40.0}
+    rates = certain_rates(expected, are_events=True)
+    expected_of_labels = {0: 100.0, 1: 80.0, 2: 40.0}
 
-    (point,) = numbers_of(
-        random_events(600),
-        rates=certain_rates(expected, are_events=True),
-        expected=dict(enumerate(expected.values())),
-        uncertainty=0.1,
-    )["working_points"]
+    numbers = numbers_of(events, rates=rates, expected=expected_of_labels, uncertainty=0.1)
 
+    (point,) = numbers["working_points"]
     assert "rates" not in point
     shares = values({**point["backgrounds"], "ttbar": point["signal"]})
     num_behind = {name: expected[name] * share for name, share in shares.items()}
     assert values(point["events"]) == pytest.approx(num_behind)
-    signal, background = point["signal_events"]["value"], point["background_events"]["value"]
+    signal = point["signal_events"]["value"]
+    background = point["background_events"]["value"]
     assert background == pytest.approx(num_behind["QCD"] + num_behind["W+jets"])
     assert point["purity"]["value"] == pytest.approx(signal / (signal + background))
     significance = point["significance"]
@@ -48,17 +48,26 @@ def test_an_offline_analysis_has_events_and_significance_at_each_point() -> None
 def significance_at_point(events: ScoredEvents) -> dict[str, Any]:
     """Significance at a working point with 50 expected events of each class."""
     rates = certain_rates(dict.fromkeys(CLASSES, 50.0), are_events=True)
-    numbers = numbers_of(events, rates=rates, expected=dict.fromkeys(range(3), 50.0))
-    significance: dict[str, Any] = numbers["working_points"][0]["significance"]
+    numbers = numbers_of(events, rates=rates, expected={0: 50.0, 1: 50.0, 2: 50.0})
+    (point,) = numbers["working_points"]
+    significance: dict[str, Any] = point["significance"]
     return significance
+
+
+def certain_probabilities(labels: np.ndarray) -> np.ndarray:
+    """Probabilities of 1 for these of three classes."""
+    return np.eye(3)[labels]
 
 
 def test_without_background_behind_a_cut_the_significance_has_a_lower_limit() -> None:
     labels = np.repeat([0, 1, 2], 100)
 
-    significance = significance_at_point(events_with(labels, np.eye(3)[labels]))
+    events = events_with(labels, certain_probabilities(labels))
 
-    assert (significance["value"], significance["limit"]) == (None, "lower")
+    significance = significance_at_point(events)
+
+    assert significance["value"] is None
+    assert significance["limit"] == "lower"
     # 50 signal events on less than 1.84 of 200 at 84 %, that is, on less than about one.
     one_event = float(asimov_significance(np.array(50.0), np.array(1.0), 0.0))
     assert significance["low"] == pytest.approx(one_event, rel=0.3)
@@ -69,9 +78,12 @@ def test_without_background_in_many_replicas_the_significance_has_a_lower_limit(
     weights = np.repeat([1.0, -1.0, 1.0], [46, 40, 500])
     predicted = np.repeat([1, 0, 1, 2], [86, 300, 100, 100])
 
-    significance = significance_at_point(events_with(labels, np.eye(3)[predicted], weights))
+    events = events_with(labels, certain_probabilities(predicted), weights)
 
-    assert (significance["high"], significance["limit"]) == (None, "lower")
+    significance = significance_at_point(events)
+
+    assert significance["high"] is None
+    assert significance["limit"] == "lower"
     assert 0 < significance["low"] < significance["value"]
 
 
@@ -84,21 +96,26 @@ def test_significances_are_those_of_the_events_behind_each_cut() -> None:
     score = discriminant(events.probabilities, signal={1: 1.0}, fractions={0: 0.5, 2: 0.5})
     for index, threshold in enumerate(scan["threshold"]):
         passes = score >= threshold
-        behind = [
-            expected[label] * float(passes[events.labels == label].mean()) for label in range(3)
-        ]
-        background = behind[0] + behind[2]
-        assert scan["signal"][index] == pytest.approx(behind[1])
+        behind_cut = {}
+        for label, num_expected in expected.items():
+            share = float(passes[events.labels == label].mean())
+            behind_cut[label] = num_expected * share
+        signal = behind_cut[1]
+        background = behind_cut[0] + behind_cut[2]
+        simple, asimov = scan["simple"][index], scan["asimov"][index]
+        assert scan["signal"][index] == pytest.approx(signal)
         assert scan["background"][index] == pytest.approx(background)
-        assert scan["simple"][index] == pytest.approx(behind[1] / math.sqrt(background))
-        assert scan["low"][index] < scan["asimov"][index] < scan["high"][index]
-        assert scan["asimov"][index] < scan["simple"][index]
+        assert simple == pytest.approx(signal / math.sqrt(background))
+        assert scan["low"][index] < asimov < scan["high"][index]
+        assert asimov < simple
         # Cuts with fewer background events are left out.
-        assert passes[events.labels != 1].sum() >= 9
-    assert scan["asimov"][scan["best"]] == max(scan["asimov"])
+        num_background_events = passes[events.labels != 1].sum()
+        assert num_background_events >= 9
+    best = scan["best"]
+    assert scan["asimov"][best] == max(scan["asimov"])
     assert scan["of"] == "expected events"
-    without_uncertainty = numbers_of(events, expected=expected)["significance"]["asimov"]
-    assert (np.array(without_uncertainty) > scan["asimov"]).all()
+    certain_scan = numbers_of(events, expected=expected)["significance"]
+    assert (np.array(certain_scan["asimov"]) > scan["asimov"]).all()
 
 
 def test_without_an_expectation_significances_are_those_of_the_test_events() -> None:
@@ -107,19 +124,26 @@ def test_without_an_expectation_significances_are_those_of_the_test_events() -> 
     scan = numbers_of(events)["significance"]
 
     assert scan["of"] == "test events"
-    assert scan["signal"][-1] == pytest.approx((events.labels == 1).sum())
+    num_signal = (events.labels == 1).sum()
+    assert scan["signal"][-1] == pytest.approx(num_signal)
 
 
 def test_background_events_count_in_the_parts_that_are_expected() -> None:
     # Nearly all of the background is of class 2, of which few events pass.
     labels = np.repeat([0, 1, 2], [3000, 500, 40])
-    signal = np.random.default_rng(4).beta(*np.array([(2, 2), (4, 1), (2, 2)])[labels].T)
+    is_signal = labels == 1
+    rng = np.random.default_rng(4)
+    signal = rng.beta(np.where(is_signal, 4, 2), np.where(is_signal, 1, 2))
     events = events_with_signal(labels, signal)
 
     scan = numbers_of(events, expected={0: 1.0, 1: 30.0, 2: 1000.0})["significance"]
 
     score = discriminant(events.probabilities, signal={1: 1.0}, fractions={0: 0.5, 2: 0.5})
-    num_passing = [int((score[labels == 2] >= threshold).sum()) for threshold in scan["threshold"]]
+    score_of_class_2 = score[labels == 2]
+    num_passing = []
+    for threshold in scan["threshold"]:
+        passes = score_of_class_2 >= threshold
+        num_passing.append(int(passes.sum()))
     assert min(num_passing) == 10
     assert scan["effective"] == pytest.approx(num_passing, rel=0.1)
 
@@ -143,12 +167,13 @@ def test_a_highest_significance_at_the_end_of_the_scan_is_marked(
     num_background: float, uncertainty: float, is_at_end: bool
 ) -> None:
     labels = np.repeat([0, 1, 2], 2000)
-    signal = np.random.default_rng(4).beta(*np.array([(1, 1), (9, 1), (1, 1)])[labels].T)
+    rng = np.random.default_rng(4)
+    signal = rng.beta(np.where(labels == 1, 9, 1), 1)
+    events = events_with_signal(labels, signal)
     expected = {0: num_background, 1: 10.0, 2: num_background}
 
-    scan = numbers_of(
-        events_with_signal(labels, signal), expected=expected, uncertainty=uncertainty
-    )["significance"]
+    numbers = numbers_of(events, expected=expected, uncertainty=uncertainty)
 
+    scan = numbers["significance"]
     assert scan["best_is_at_end"] == is_at_end
     assert is_at_end or scan["best"] > 10
