@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
+from scipy.special import expit
 
 from features.columns import hlf_names
 from models.evaluation.data_comparison import (
@@ -35,7 +36,13 @@ class Comparison(NamedTuple):
 
 def simulated_events() -> ScoredEvents:
     data, labels = sampled_events(4000, seed=1, signal_share=0.5)
-    return ScoredEvents(labels, data.probabilities, np.ones(4000), data.hlf, labels.astype(str))
+    weights = np.ones(4000)
+    samples = labels.astype(str)
+    return ScoredEvents(labels, data.probabilities, weights, data.hlf, samples)
+
+
+def two_class_probabilities(signal: np.ndarray) -> np.ndarray:
+    return np.stack([1 - signal, signal], axis=1)
 
 
 def sampled_events(
@@ -43,20 +50,24 @@ def sampled_events(
 ) -> tuple[DataEvents, np.ndarray]:
     """Events with their labels."""
     rng = np.random.default_rng(seed)
-    labels = (rng.random(num_events) < signal_share).astype(np.int64)
-    signal = 1 / (1 + np.exp(-rng.normal(3.0 * labels - 1.5, 1.0)))
-    shape = num_events, len(hlf_names())
-    hlf = rng.normal(60 + 30 * labels[:, None], 20, shape).astype(np.float32)
-    return DataEvents(hlf, np.stack([1 - signal, signal], axis=1)), labels
+    is_signal = rng.random(num_events) < signal_share
+    labels = is_signal.astype(np.int64)
+    signal = expit(rng.normal(np.where(is_signal, 1.5, -1.5), 1.0))
+    mean_of_features = np.where(is_signal, 90, 60)[:, np.newaxis]
+    hlf = rng.normal(mean_of_features, 20, (num_events, len(hlf_names())))
+    data = DataEvents(hlf.astype(np.float32), two_class_probabilities(signal))
+    return data, labels
 
 
 def data_events() -> DataEvents:
     """Data with the mixture of `EXPECTED`."""
-    return sampled_events(400, seed=2, signal_share=0.25)[0]
+    data, _ = sampled_events(400, seed=2, signal_share=0.25)
+    return data
 
 
 def example_task(**changes: Any) -> EvaluationTask:
-    return EvaluationTask(["bkg", "sig"], [1], [0.5], None, NO_LABELS, 1)._replace(**changes)
+    task = EvaluationTask(["bkg", "sig"], [1], [0.5], None, NO_LABELS, 1)
+    return task._replace(**changes)
 
 
 def compare(data: DataEvents | None = None, **changes: Any) -> Comparison:
@@ -71,8 +82,15 @@ def class_sums(overlay: Overlay) -> list[float]:
 def drawn_points(axes: Axes) -> list[tuple[float, float]]:
     points = []
     for line in axes.lines:
-        points += [(x, y) for x, y in zip(*line.get_data(), strict=True) if np.isfinite(y)]
+        for x, y in zip(*line.get_data(), strict=True):
+            if np.isfinite(y):
+                points.append((x, y))
     return points
+
+
+def counts_at(axes: Axes, center: float) -> list[float]:
+    """Heights of the points at the center of a bin."""
+    return [y for x, y in drawn_points(axes) if np.isclose(x, center)]
 
 
 def test_all_events_are_in_histograms_that_agree_with_the_expected_mixture() -> None:
@@ -83,7 +101,9 @@ def test_all_events_are_in_histograms_that_agree_with_the_expected_mixture() -> 
         assert overlay.data.sum() == 400, name
         assert class_sums(overlay) == pytest.approx(list(EXPECTED.values()))
         assert numbers["chi_square"][name]["p_value"] > 1e-3
-    assert (numbers["num_events"], numbers["scale"], numbers["blind_above"]) == (400, None, None)
+    assert numbers["num_events"] == 400
+    assert numbers["scale"] is None
+    assert numbers["blind_above"] is None
     assert numbers["num_expected"] == pytest.approx(400)
 
 
@@ -102,10 +122,10 @@ def test_without_cross_sections_the_simulation_has_as_many_events_as_the_data() 
     assert sum(class_sums(drawn["score"])) == pytest.approx(400)
     num_bins = len(drawn["num_bjets"].data.values())
     assert numbers["chi_square"]["num_bjets"]["degrees"] < num_bins
-    data, simulation = drawn["met"].data, drawn["met"].simulation
-    assert numbers["chi_square"]["met"] == chi_square(
-        data.values(), simulation.values(), simulation.variances(), is_normalised=True
-    )
+    counts = drawn["met"].data.values()
+    simulation = drawn["met"].simulation
+    expected = chi_square(counts, simulation.values(), simulation.variances(), is_normalised=True)
+    assert numbers["chi_square"]["met"] == expected
 
 
 def test_labels_name_blinding_luminosity_and_energy() -> None:
@@ -137,17 +157,18 @@ def test_no_histogram_has_data_above_the_blinded_score() -> None:
     odds = data.probabilities[:, 1] / data.probabilities[:, 0]
     num_below = int((odds < 10**score.blind_from).sum())
     assert 0 < num_below < 400
-    assert {overlay.data.sum() for overlay in drawn.values()} == {num_below}
+    for overlay in drawn.values():
+        assert overlay.data.sum() == num_below
     assert score.data.values()[~score.is_visible].sum() == 0
 
 
 @pytest.mark.parametrize("names", [["score"], ["met", "ht"]])
 def test_ratios_are_drawn_below_their_histograms(names: list[str]) -> None:
     drawn, numbers = compare(expected=EXPECTED, blind_above=0.5)
+    chosen = {name: drawn[name] for name in names}
+    task = example_task(blind_above=0.5)
 
-    figure = plot_overlays(
-        {name: drawn[name] for name in names}, numbers, example_task(blind_above=0.5), NO_LABELS
-    )
+    figure = plot_overlays(chosen, numbers, task, NO_LABELS)
 
     has_label = [bool(axes.get_xlabel()) for axes in figure.axes]
     assert has_label == [False] * len(names) + [True] * len(names)
@@ -156,16 +177,20 @@ def test_ratios_are_drawn_below_their_histograms(names: list[str]) -> None:
 def test_the_simulation_is_drawn_where_data_are_blinded() -> None:
     drawn, numbers = compare(expected=EXPECTED, blind_above=0.5)
     score = drawn["score"]
-
     task = example_task(blind_above=0.5)
-    main = plot_overlays({"score": score}, numbers, task, NO_LABELS).axes[0]
 
-    (points,) = (line.get_xydata() for line in main.lines if line.get_marker() not in {"None", ""})
-    assert points[np.isfinite(points[:, 1]), 0].max() < score.blind_from
-    signal = score.classes[1].values()[~score.is_visible]
-    steps = [patch.get_data() for patch in main.patches if isinstance(patch, StepPatch)]
-    heights = [(values - base)[-len(signal) :] for values, _, base in steps]
-    assert any(np.allclose(height, signal) for height in heights)
+    main, _ = plot_overlays({"score": score}, numbers, task, NO_LABELS).axes
+
+    (points,) = (line for line in main.lines if line.get_marker() not in {"None", ""})
+    positions, counts = np.transpose(points.get_xydata())
+    assert positions[np.isfinite(counts)].max() < score.blind_from
+    blinded_signal = score.classes[1].values()[~score.is_visible]
+    blinded_heights = []
+    for patch in main.patches:
+        if isinstance(patch, StepPatch):
+            tops, _, bottoms = patch.get_data()
+            blinded_heights.append((tops - bottoms)[-len(blinded_signal) :])
+    assert any(np.allclose(heights, blinded_signal) for heights in blinded_heights)
 
 
 @pytest.mark.parametrize("blind_above", [0.5, 0.9, 0.999999, 1e-6])
@@ -194,12 +219,13 @@ def test_a_model_that_finds_nothing_hides_the_events_that_another_blinds(
     expected: dict[int, float] | None,
 ) -> None:
     task = example_task(expected=expected, blind_above=0.5)
-    simulation, data = simulated_events(), data_events()
+    simulation = simulated_events()
+    data = data_events()
     rng = np.random.default_rng(3)
 
     def flat_probabilities(num_events: int) -> np.ndarray:
         signal = rng.uniform(0.01, 0.2, num_events)
-        return np.stack([1 - signal, signal], axis=1)
+        return two_class_probabilities(signal)
 
     flat_simulation = simulation._replace(probabilities=flat_probabilities(4000))
     flat_data = data._replace(probabilities=flat_probabilities(400))
@@ -218,7 +244,8 @@ def test_a_model_that_finds_nothing_hides_the_events_that_another_blinds(
     assert drawn["score"].data.sum() == flat_drawn["score"].data.sum() == num_events
     if expected is None:
         # The simulation is cut as the data are.
-        visible = flat_drawn["score"].simulation.values()[flat_drawn["score"].is_visible]
+        score_overlay = flat_drawn["score"]
+        visible = score_overlay.simulation.values()[score_overlay.is_visible]
         assert visible.sum() == pytest.approx(num_events)
 
 
@@ -238,24 +265,30 @@ def test_probabilities_of_data_like_the_simulation_are_uniform(
         simulation = rng.poisson(truth * simulated_per_event) / simulated_per_event
         scale = counts.sum() / simulation.sum() if is_normalised else 1.0
         variances = scale**2 * simulation / simulated_per_event
-        result = chi_square(counts, scale * simulation, variances, is_normalised=is_normalised)
-        p_values.append(result["p_value"])
+        comparison = chi_square(counts, scale * simulation, variances, is_normalised=is_normalised)
+        p_values.append(comparison["p_value"])
 
     observed = np.array(p_values)
+    share_below_10_percent = (observed < 0.1).mean()
+    share_below_1_percent = (observed < 0.01).mean()
     assert abs(observed.mean() - 0.5) < 0.04
-    assert abs((observed < 0.1).mean() - 0.1) < 0.035
-    assert (observed < 0.01).mean() < 0.03
+    assert abs(share_below_10_percent - 0.1) < 0.035
+    assert share_below_1_percent < 0.03
 
 
 def test_few_events_share_a_bin_and_errors_of_both_count() -> None:
     counts = np.array([12.0, 3.0, 1.0])
-    expected, variances = np.array([10.0, 4.0, 3.0]), np.array([2.0, 1.0, 1.0])
+    expected = np.array([10.0, 4.0, 3.0])
+    variances = np.array([2.0, 1.0, 1.0])
 
-    result = chi_square(counts, expected, variances, is_normalised=False)
+    absolute = chi_square(counts, expected, variances, is_normalised=False)
+    normalised = chi_square(counts, expected, variances, is_normalised=True)
 
-    assert result["value"] == pytest.approx((12 - 10) ** 2 / 12 + (4 - 7) ** 2 / 9)
-    assert result["degrees"] == 2
-    assert chi_square(counts, expected, variances, is_normalised=True)["degrees"] == 1
+    # The variances of simulation and data add up to 2 + 10, and to 1 + 1 + 4 + 3.
+    chi_square_of_bins = (12 - 10) ** 2 / 12 + (4 - 7) ** 2 / 9
+    assert absolute["value"] == pytest.approx(chi_square_of_bins)
+    assert absolute["degrees"] == 2
+    assert normalised["degrees"] == 1
 
 
 def test_negative_weights_of_a_whole_bin_leave_its_data_and_no_ratio() -> None:
@@ -263,24 +296,28 @@ def test_negative_weights_of_a_whole_bin_leave_its_data_and_no_ratio() -> None:
     met = drawn["met"]
     fullest = int(np.argmax(met.data.values()))
     for histogram in met.classes:
-        histogram.view().value[fullest] = -5.0
-        histogram.view().value[-1] = 0.0
+        sums = histogram.view().value
+        sums[fullest] = -5.0
+        sums[-1] = 0.0
     met.data.view()[-1] = 0
 
-    main, below = plot_overlays({"met": met}, numbers, example_task(), NO_LABELS).axes
+    figure = plot_overlays({"met": met}, numbers, example_task(), NO_LABELS)
 
+    main, below = figure.axes
     centers = met.data.axes[0].centers
-    data_point = centers[fullest], met.data.values()[fullest]
-    assert any(data_point == pytest.approx(point) for point in drawn_points(main))
-    assert not any(x == pytest.approx(centers[fullest]) for x, _ in drawn_points(below))
+    count = met.data.values()[fullest]
+    assert counts_at(main, centers[fullest]) == pytest.approx([count])
+    assert counts_at(below, centers[fullest]) == []
     # An empty bin has no point at 0 either.
-    assert not any(x == pytest.approx(centers[-1]) for x, _ in drawn_points(main))
+    assert counts_at(main, centers[-1]) == []
 
 
 def test_ratios_far_from_one_stay_in_their_panel() -> None:
     drawn, numbers = compare(expected={0: 30.0, 1: 10.0})
 
-    below = plot_overlays({"met": drawn["met"]}, numbers, example_task(), NO_LABELS).axes[1]
+    figure = plot_overlays({"met": drawn["met"]}, numbers, example_task(), NO_LABELS)
 
+    _, below = figure.axes
     ratios = [y for _, y in drawn_points(below)]
-    assert below.get_ylim()[1] > np.median(ratios) > 5
+    _, top = below.get_ylim()
+    assert top > np.median(ratios) > 5

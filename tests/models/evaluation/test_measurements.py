@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.special import expit
 from scored_examples import (
     CLASSES,
     certain_rates,
@@ -43,18 +44,22 @@ def test_a_working_point_by_hand() -> None:
     events = events_with_signal(labels, signal, weights)
     rates = certain_rates({"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0})
 
-    (point,) = numbers_of(events, rates=rates)["working_points"]
+    numbers = numbers_of(events, rates=rates)
 
-    assert (point["wanted"], point["measurable"]) == (0.5, False)
+    (point,) = numbers["working_points"]
+    assert point["wanted"] == 0.5
+    assert not point["measurable"]
     assert point["threshold"] == pytest.approx(0.7 / (0.7 + 0.15))
     assert values(point["rates"]) == {"QCD": 25.0, "ttbar": 6.0, "W+jets": 10.0}
     assert point["total_rate"]["value"] == 41
     assert point["num_failing"] == pytest.approx(1)
     assert point["purity"]["value"] == pytest.approx(6 / 41)
-    signal_share = efficiency(np.array([True, True, False]), weights[:3]).as_json()
-    assert point["signal"] == pytest.approx(signal_share, abs=1e-9)
+    two_of_three_pass = np.array([True, True, False])
+    signal_share = efficiency(two_of_three_pass, weights[:3])
+    assert point["signal"] == pytest.approx(signal_share.as_json(), abs=1e-9)
     assert values(point["backgrounds"]) == {"QCD": 0.25, "W+jets": 1.0}
-    assert point["all_backgrounds"]["value"] == pytest.approx((100 * 0.25 + 10 * 1.0) / 110)
+    background_share = (100 * 0.25 + 10 * 1.0) / 110
+    assert point["all_backgrounds"]["value"] == pytest.approx(background_share)
 
 
 def test_the_mixture_has_the_fractions_of_the_rates_or_equal_parts() -> None:
@@ -72,21 +77,23 @@ def test_the_mixture_has_the_fractions_of_the_rates_or_equal_parts() -> None:
 def test_two_classes_have_one_output(signal: int) -> None:
     names = ["one", "two"]
     all_events = random_events(300)
-    events = all_events.select(np.flatnonzero(all_events.labels < 2))
-    raw = events.probabilities[:, :2] + 1e-9
-    events = events._replace(
-        probabilities=raw / raw.sum(axis=1, keepdims=True), samples=np.array(names)[events.labels]
-    )
+    (rows,) = np.nonzero(all_events.labels < 2)
+    events = all_events.select(rows)
+    outputs = events.probabilities[:, :2] + 1e-9
+    probabilities = outputs / outputs.sum(axis=1, keepdims=True)
+    samples = np.array(names)[events.labels]
+    events = events._replace(probabilities=probabilities, samples=samples)
 
     numbers = numbers_of(events, events, classes=names, signals=[signal])
 
-    background = names[1 - signal]
+    signal_name, background_name = names[signal], names[1 - signal]
     for key in ("auc", "calibration", "train_against_test"):
-        assert list(numbers[key]) == [names[signal]], key
-    assert list(numbers["train_against_test"][names[signal]]) == names
-    assert list(numbers["auc_against"]) == [background]
-    area = numbers["auc"][names[signal]]["value"]
-    assert area == pytest.approx(numbers["auc_against"][background]["value"])
+        assert list(numbers[key]) == [signal_name], key
+    assert list(numbers["train_against_test"][signal_name]) == names
+    assert list(numbers["auc_against"]) == [background_name]
+    area = numbers["auc"][signal_name]["value"]
+    area_against_background = numbers["auc_against"][background_name]["value"]
+    assert area == pytest.approx(area_against_background)
 
 
 @pytest.mark.parametrize(
@@ -100,56 +107,61 @@ def test_several_classes_count_as_one_signal(
     rates: dict[str, float] | None, fractions: dict[int, float]
 ) -> None:
     events = random_events(600)
+    rates_before = None if rates is None else certain_rates(rates)
 
-    numbers = numbers_of(
-        events,
-        signals=[0, 2],
-        rates=None if rates is None else certain_rates(rates),
-        working_points=[0.8],
-    )
+    numbers = numbers_of(events, signals=[0, 2], rates=rates_before, working_points=[0.8])
 
     (point,) = numbers["working_points"]
     score = discriminant(events.probabilities, signal=fractions, fractions={1: 1.0})
     passes = score >= point["threshold"] - 1e-12
-    share = [float(passes[events.labels == label].mean()) for label in range(3)]
-    signal_share = sum(fraction * share[label] for label, fraction in fractions.items())
-    assert signal_share >= 0.8
-    assert signal_share == pytest.approx(point["signal"]["value"])
-    assert values(point["backgrounds"]) == {"ttbar": share[1]}
+    share_passing = [float(passes[events.labels == label].mean()) for label in range(3)]
     background_scores = score[events.labels == 1]
+    signal_share = 0.0
     area = 0.0
     for label, fraction in fractions.items():
-        above = score[events.labels == label][:, None] - background_scores
-        area += fraction * float(np.mean((above > 0) + (above == 0) / 2))
+        signal_share += fraction * share_passing[label]
+        above = np.subtract.outer(score[events.labels == label], background_scores)
+        # Ties count a half.
+        share_above = float(np.heaviside(above, 0.5).mean())
+        area += fraction * share_above
+    assert signal_share >= 0.8
+    assert signal_share == pytest.approx(point["signal"]["value"])
+    assert values(point["backgrounds"]) == {"ttbar": share_passing[1]}
     assert numbers["auc_against"]["ttbar"]["value"] == pytest.approx(area)
     if rates is not None:
-        behind = values(point["rates"])
-        purity = 1 - behind["ttbar"] / sum(behind.values())
+        rates_behind = values(point["rates"])
+        purity = 1 - rates_behind["ttbar"] / sum(rates_behind.values())
         assert point["purity"]["value"] == pytest.approx(purity)
 
 
 def test_a_background_point_has_the_lowest_cut_that_this_share_passes() -> None:
     rng = np.random.default_rng(4)
     labels = np.repeat([0, 1, 2], [16_000, 4_000, 16_000])
-    signal = 1 / (1 + np.exp(-rng.normal(np.where(labels == 1, 2.0, -2.0), 1.5)))
+    mean_logits = np.repeat([-2.0, 2.0, -2.0], [16_000, 4_000, 16_000])
+    signal = expit(rng.normal(mean_logits, 1.5))
     events = events_with_signal(labels, signal)
 
-    points = numbers_of(events, background_points=[1e-3, 1e-4])["background_points"]
+    numbers = numbers_of(events, background_points=[1e-3, 1e-4])
 
     # Too few events of the background pass at the second point.
-    assert [point["measurable"] for point in points] == [True, False]
+    measured, unmeasured = numbers["background_points"]
+    assert measured["measurable"]
+    assert not unmeasured["measurable"]
+
+    signal_scores = signal[labels == 1]
     background_scores = np.sort(signal[labels != 1])[::-1]
 
     def signal_share(num_background: int) -> float:
-        return float((signal[labels == 1] > background_scores[num_background]).mean())
+        return float((signal_scores > background_scores[num_background]).mean())
 
-    assert points[0]["num_passing"] == pytest.approx(32)
-    # The 33rd background would be too many.
-    assert 0.95e-3 <= points[0]["all_backgrounds"]["value"] <= 1e-3
-    assert points[0]["signal"]["value"] == pytest.approx(signal_share(32), abs=0.01)
+    # 32 are 1e-3 of 32,000 events; the 33rd background would be too many.
+    assert measured["num_passing"] == pytest.approx(32)
+    assert 0.95e-3 <= measured["all_backgrounds"]["value"] <= 1e-3
+    share = measured["signal"]
+    assert share["value"] == pytest.approx(signal_share(32), abs=0.01)
     # The cut is uncertain: sqrt(32) events of the background, times the slope of the ROC curve.
     cut_error = signal_share(38) - signal_share(26)
-    interval = points[0]["signal"]["high"] - points[0]["signal"]["low"]
+    interval = share["high"] - share["low"]
     assert 0.5 * cut_error < interval < 2 * cut_error
 
 
@@ -161,9 +173,10 @@ def test_efficiencies_against_kinematics_are_those_of_the_first_measurable_point
     measurable = [point["measurable"] for point in numbers["working_points"]]
     assert measurable == [False, True, True]
     assert 0.5 < numbers["measurable_to"] < 0.999
-    first_alone = numbers_of(events, working_points=[0.6])["efficiency_against"]
-    assert numbers["efficiency_against"] == first_alone != {}
-    assert numbers_of(events, working_points=[0.999])["efficiency_against"] == {}
+    first_measurable = numbers_of(events, working_points=[0.6])
+    not_measurable = numbers_of(events, working_points=[0.999])
+    assert numbers["efficiency_against"] == first_measurable["efficiency_against"] != {}
+    assert not_measurable["efficiency_against"] == {}
 
 
 @pytest.mark.parametrize("lightest", [1.0, -0.25])
@@ -180,36 +193,42 @@ def test_efficiencies_against_kinematics_are_those_of_a_slow_loop(lightest: floa
         assert efficiencies["edges"] == list(edges)
         column = events.hlf[:, hlf_names().index(variable)]
         # The outer bins hold all events outside the axis.
-        borders = [-math.inf, *edges[1:-1], math.inf]
+        lower_edges = [-math.inf, *edges[1:-1]]
+        upper_edges = [*edges[1:-1], math.inf]
         for label, name in enumerate(CLASSES):
-            for index, share in enumerate(efficiencies["classes"][name]):
-                in_bin = (column >= borders[index]) & (column < borders[index + 1])
-                rows = in_bin & (events.labels == label)
-                if math.fsum(events.weights[rows]) <= 0:
+            shares = efficiencies["classes"][name]
+            for low, high, share in zip(lower_edges, upper_edges, shares, strict=True):
+                is_in_bin = (column >= low) & (column < high)
+                rows = is_in_bin & (events.labels == label)
+                weights = events.weights[rows]
+                if math.fsum(weights) <= 0:
                     num_empty += 1
                     assert share is None
                 else:
-                    expected = efficiency(score[rows] >= threshold, events.weights[rows])
+                    expected = efficiency(score[rows] >= threshold, weights)
                     assert share == pytest.approx(expected.as_json(), abs=1e-9)
     assert (num_empty > 0) == (lightest < 0)
 
 
 def test_negative_weights_give_a_purity_between_0_and_1_or_none() -> None:
     rates = certain_rates({"QCD": 0.0, "ttbar": 0.0, "W+jets": 1e-300})
-    events, train = random_events(90, lightest=-0.5), random_events(100, seed=4, lightest=-0.5)
+    events = random_events(90, lightest=-0.5)
+    train = random_events(100, seed=4, lightest=-0.5)
 
-    (point,) = numbers_of(events, train, rates=rates, working_points=[0.01])["working_points"]
+    numbers = numbers_of(events, train, rates=rates, working_points=[0.01])
 
+    (point,) = numbers["working_points"]
     assert point["purity"] is None or 0 <= point["purity"]["value"] <= 1
 
 
 def test_accuracy_counts_classes_alike_and_has_an_error_at_1() -> None:
     labels = np.repeat([0, 1, 2], [100, 50, 10])
-    all_right = np.eye(3)[labels]
-    one_class_wrong = np.where(labels[:, None] == 2, np.eye(3)[0], all_right)
+    predicted = np.repeat([0, 1, 0], [100, 50, 10])
+    all_right = events_with(labels, np.eye(3)[labels])
+    one_class_wrong = events_with(labels, np.eye(3)[predicted])
 
-    certain = numbers_of(events_with(labels, all_right))["accuracy"]
-    numbers = numbers_of(events_with(labels, one_class_wrong))
+    certain = numbers_of(all_right)["accuracy"]
+    numbers = numbers_of(one_class_wrong)
 
     assert certain["value"] == 1
     assert certain["error"] > 0.01
@@ -219,18 +238,22 @@ def test_accuracy_counts_classes_alike_and_has_an_error_at_1() -> None:
 
 def test_the_error_of_an_accuracy_covers_the_truth() -> None:
     # An unseen event in each class would make it 1.5 times the spread.
-    rng, truth = np.random.default_rng(3), np.array([0.92, 0.95, 0.89])
+    rng = np.random.default_rng(3)
+    accuracies = np.array([0.92, 0.95, 0.89])
     labels = np.repeat([0, 1, 2], [31, 49, 59])
 
     estimates = []
     for _ in range(200):
-        is_right = rng.random(len(labels)) < truth[labels]
+        is_right = rng.random(len(labels)) < accuracies[labels]
         predicted = np.where(is_right, labels, (labels + 1) % 3)
         events = events_with(labels, np.eye(3)[predicted])
-        estimates.append(accuracy(events, replicas_of(events, example_task(), num=200)))
+        replicas = replicas_of(events, example_task(), num=200)
+        estimates.append(accuracy(events, replicas))
 
     measured, errors = np.array(estimates).T
-    assert np.mean(np.abs(measured - truth.mean()) <= errors) == pytest.approx(0.683, abs=0.07)
+    distances = np.abs(measured - accuracies.mean())
+    share_covered = np.mean(distances <= errors)
+    assert share_covered == pytest.approx(0.683, abs=0.07)
     assert errors.mean() == pytest.approx(measured.std(), rel=0.1)
 
 
@@ -243,9 +266,9 @@ def test_probabilities_for_classes_in_equal_parts_are_calibrated_in_any_sample()
     likelihood = np.where(is_high[:, None], share_high, 1 - share_high)
     probabilities = likelihood / likelihood.sum(axis=1, keepdims=True)
 
-    calibration = numbers_of(events_with(labels, probabilities))["calibration"]
+    numbers = numbers_of(events_with(labels, probabilities))
 
-    for output in calibration.values():
+    for output in numbers["calibration"].values():
         assert output["error"] < 0.01
 
 
@@ -279,11 +302,8 @@ def sliced_class() -> tuple[ScoredEvents, pa.Table, Rates]:
     rates = {"QCD": 999.0, "hard": 1.0, "ttbar": 5.0, "W+jets": 7.0}
     labels = {"QCD": 0, "hard": 0, "ttbar": 1, "W+jets": 2}
     estimates = {name: Estimate(rate, 0.0) for name, rate in rates.items()}
-    return (
-        ScoredEvents.from_predictions(table, rates),
-        table,
-        Rates(estimates, labels),
-    )
+    scored_events = ScoredEvents.from_predictions(table, rates)
+    return scored_events, table, Rates(estimates, labels)
 
 
 def test_slices_of_a_class_have_the_proportions_of_their_rates_in_all_numbers() -> None:
@@ -291,26 +311,31 @@ def test_slices_of_a_class_have_the_proportions_of_their_rates_in_all_numbers() 
 
     numbers = numbers_of(events, rates=rates)
 
-    in_class = events.labels == 0
+    is_qcd = events.labels == 0
+    qcd_weights = events.weights[is_qcd]
     hard_weight = events.weights[events.samples == "hard"].sum()
-    assert hard_weight == pytest.approx(events.weights[in_class].sum() / 1000)
+    assert hard_weight == pytest.approx(qcd_weights.sum() / 1000)
+
+    accuracy_of_events = numbers["accuracy"]["value"]
     confusion = np.array(numbers["confusion"]["by_truth"])
-    assert numbers["accuracy"]["value"] == pytest.approx(confusion.diagonal().mean())
+    assert accuracy_of_events == pytest.approx(confusion.diagonal().mean())
+
     (point,) = numbers["working_points"]
-    same_weights = {"same": with_weights(events, events.weights)}
-    variation = variations(events, same_weights, example_task(rates=rates), [point["threshold"]])[
-        "same"
-    ]
-    assert variation["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
     share = point["backgrounds"]["QCD"]["value"]
-    varied_share = variation["working_points"][0]["efficiencies"]["QCD"]["value"]
-    assert varied_share == pytest.approx(share)
+    task = example_task(rates=rates)
+    same_weights = {"same": with_weights(events, events.weights)}
+    varied = variations(events, same_weights, task, [point["threshold"]])["same"]
+    (varied_point,) = varied["working_points"]
+    assert varied["accuracy"]["value"] == pytest.approx(accuracy_of_events)
+    assert varied_point["efficiencies"]["QCD"]["value"] == pytest.approx(share)
+
     # The mean over the bins of a variable is the efficiency at the point.
-    bins = numbers["efficiency_against"]["num_jets"]
-    column = events.hlf[in_class, hlf_names().index("num_jets")]
-    index = np.searchsorted(bins["edges"][1:-1], column, side="right")
-    sums = np.bincount(index, events.weights[in_class], len(bins["classes"]["QCD"]))
-    shares = [0.0 if bin_ is None else bin_["value"] for bin_ in bins["classes"]["QCD"]]
+    efficiencies = numbers["efficiency_against"]["num_jets"]
+    num_jets = events.hlf[is_qcd, hlf_names().index("num_jets")]
+    shares_of_bins = efficiencies["classes"]["QCD"]
+    shares = [0.0 if bin_ is None else bin_["value"] for bin_ in shares_of_bins]
+    bin_of_event = np.searchsorted(efficiencies["edges"][1:-1], num_jets, side="right")
+    sums = np.bincount(bin_of_event, qcd_weights, len(shares))
     assert np.average(shares, weights=sums) == pytest.approx(share)
 
 
