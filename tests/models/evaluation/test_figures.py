@@ -2,112 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from drawn_figures import data_outside_axes, legend_texts, style_faults
-from example_curves import CURVES, POINTS, WORDS
+from example_figures import (
+    ALL_FIGURES,
+    EXPECTED,
+    HISTORY,
+    LABELS,
+    MODEL_FIGURES,
+    NAMES,
+    draw_curves,
+    draw_learning_curve,
+    draw_scores,
+    example_events,
+    example_numbers,
+)
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
-from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
-from scored_examples import events_with, example_task
+from matplotlib.text import Text
 
-from features.columns import Feature, hlf_names
+from features.columns import Feature
 from models.evaluation import figures, style
-from models.evaluation.curve_figures import plot_curves
 from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant_figure import plot_discriminant
-from models.evaluation.measurements import measure, replicas_of
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import DPI, WIDTH, PlotLabels, save_figure, saving_in_processes
 
-LABELS = PlotLabels("", "technical sample", 13, "hlf")
-#: Names that matplotlib could take for formulas.
-NAMES = [r"$t\bar{t}$", "a_b", "100% {x}"]
-HISTORY = [
-    {"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5}
-    for epoch in range(5)
-]
-EXPECTED = {0: 50.0, 1: 5.0, 2: 20.0}
-
-
-def example_events(num_events: int, *, seed: int = 1, lightest: float = 1.0) -> ScoredEvents:
-    """Events of three classes; no probability of the first is from 0.4 to 0.5."""
-    rng = np.random.default_rng(seed)
-    labels = np.arange(num_events) % 3
-    outputs = rng.exponential(1.0, (num_events, 3)) + 2 * np.eye(3)[labels]
-    first = outputs[:, 0] / outputs.sum(axis=1)
-    is_in_gap = (first > 0.4) & (first < 0.5)
-    first = np.where(is_in_gap, 0.55, first)
-    shares = outputs[:, 1:] / outputs[:, 1:].sum(axis=1, keepdims=True)
-    probabilities = np.column_stack([first, (1 - first)[:, None] * shares])
-    weights = np.where(rng.random(num_events) < 0.3, lightest, 1.0)
-    hlf = rng.normal(60, 60, (num_events, len(hlf_names()))).astype(np.float32)
-    return events_with(labels, probabilities, weights)._replace(hlf=hlf)
-
-
-@cache
-def example_numbers(lightest: float = 1.0) -> tuple[ScoredEvents, ScoredEvents, dict[str, Any]]:
-    """Test events, training events and their numbers."""
-    test = example_events(180, lightest=lightest)
-    train = example_events(60, seed=2, lightest=lightest)
-    task = example_task(classes=NAMES, working_points=[0.4], labels=LABELS)
-    replicas = replicas_of(test, task, num=50)
-    return test, train, measure(test, train, replicas, task).numbers
-
-
-def draw_scores(lightest: float) -> Figure:
-    test, train, numbers = example_numbers(lightest)
-    tests = numbers["train_against_test"]
-    return figures.plot_scores(test, train, tests, NAMES, range(3), LABELS)
-
-
-def draw_discriminant(lightest: float) -> Figure:
-    test, _, numbers = example_numbers(lightest)
-    score, significance = test.probabilities[:, 1], numbers["significance"]
-    return plot_discriminant(test, score, EXPECTED, [1], NAMES, significance, LABELS)
-
-
-def draw_importance(_: float) -> Figure:
-    losses = {name: {"value": float(index), "error": 0.1} for index, name in enumerate(hlf_names())}
-    return figures.plot_importance(dict.fromkeys(NAMES, losses), NAMES[1], LABELS)
-
-
-def draw_learning_curve(_: float) -> Figure:
-    history = [{**record, "consensus_distance": 0.1} for record in HISTORY]
-    return figures.plot_learning_curve(history, LABELS)
-
-
-def draw_curves(*, rejection: bool) -> Figure:
-    return plot_curves(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=rejection)
-
-
-#: Functions that draw the figures of a model; the lightest event has the given weight.
-MODEL_FIGURES: dict[str, Callable[[float], Figure]] = {
-    "confusion": lambda lightest: figures.plot_confusion(
-        example_numbers(lightest)[2]["confusion"], LABELS
-    ),
-    "scores": draw_scores,
-    "discriminant": draw_discriminant,
-    "calibration": lambda lightest: figures.plot_calibration(
-        example_numbers(lightest)[2]["calibration"], LABELS
-    ),
-    "efficiencies": lambda lightest: figures.plot_efficiencies(
-        example_numbers(lightest)[2]["efficiency_against"], NAMES[1], 0.5, LABELS
-    ),
-    "importance": draw_importance,
-    "learning_curve": draw_learning_curve,
-}
-ALL_FIGURES: dict[str, Callable[[float], Figure]] = {
-    "background_efficiency": lambda _: draw_curves(rejection=False),
-    "rejection": lambda _: draw_curves(rejection=True),
-    **MODEL_FIGURES,
-}
 weights_of_both_signs = pytest.mark.parametrize("lightest", [1.0, -0.5])
 
 
@@ -117,8 +43,11 @@ def errorbars_of(axes: Axes) -> list[ErrorbarContainer]:
 
 def points_and_bars(container: ErrorbarContainer) -> tuple[np.ndarray, np.ndarray]:
     """Heights of the points, and the ends of their bars."""
-    ends = np.array([segment[:, 1] for segment in container[2][0].get_segments()])
-    return np.asarray(container[0].get_ydata(), dtype=float), ends
+    points, _, (bars,) = container
+    assert points is not None
+    heights = np.asarray(points.get_ydata(), dtype=float)
+    ends = np.array([segment[:, 1] for segment in bars.get_segments()])
+    return heights, ends
 
 
 def check_intervals(container: ErrorbarContainer, intervals: Sequence[dict[str, float]]) -> None:
@@ -180,7 +109,8 @@ def test_experiment_and_sample_are_written_above_the_axes() -> None:
 def test_figures_can_be_made_with_negative_weights(tmp_path: Path, name: str) -> None:
     save_figure(MODEL_FIGURES[name](-0.5), tmp_path / name)
 
-    assert (tmp_path / f"{name}.pdf").stat().st_size > 1000
+    pdf = tmp_path / f"{name}.pdf"
+    assert pdf.stat().st_size > 1000
 
 
 @pytest.mark.slow
@@ -189,11 +119,14 @@ def test_figures_are_saved_with_the_same_bytes_by_another_process(tmp_path: Path
     with saving_in_processes() as save:
         save(draw_curves(rejection=False), tmp_path / "other")
 
-    png, pdf = (tmp_path / "here.png").read_bytes(), (tmp_path / "here.pdf").read_bytes()
+    png = (tmp_path / "here.png").read_bytes()
+    pdf = (tmp_path / "here.pdf").read_bytes()
     assert (tmp_path / "other.png").read_bytes() == png
     assert (tmp_path / "other.pdf").read_bytes() == pdf
     assert png.startswith(b"\x89PNG")
-    assert int.from_bytes(png[16:20]) == WIDTH * DPI
+    # A PNG has its width in these bytes.
+    width = int.from_bytes(png[16:20])
+    assert width == WIDTH * DPI
     assert pdf.startswith(b"%PDF")
 
 
@@ -208,9 +141,12 @@ def test_a_figure_that_another_process_cannot_write_is_an_error(tmp_path: Path) 
     "text", ["50%", "MC #3", "run_", "10^", r"C:\\data", "$5 $6", "a_b", "<script>", r"$\frac$"]
 )
 def test_any_text_can_stand_on_figures(tmp_path: Path, text: str) -> None:
-    matrix = {"classes": [text, "b"], "by_truth": np.eye(2).tolist(), "events": [[1, 0], [0, 1]]}
+    diagonal = [[1, 0], [0, 1]]
+    matrix = {"classes": [text, "b"], "by_truth": diagonal, "events": diagonal}
+    labels = PlotLabels(text, text, 13, text)
 
-    save_figure(figures.plot_confusion(matrix, PlotLabels(text, text, 13, text)), tmp_path / "plot")
+    figure = figures.plot_confusion(matrix, labels)
+    save_figure(figure, tmp_path / "plot")
 
     assert (tmp_path / "plot.png").exists()
 
@@ -219,9 +155,32 @@ def shares_in_bins(events: ScoredEvents, output: int, label: int) -> tuple[np.nd
     """Share of a class in each of 20 bins of an output, and its error."""
     in_class = events.labels == label
     weights = events.weights[in_class]
+    total = weights.sum()
     bins = (20 * events.probabilities[in_class, output]).astype(int)
-    sums, squares = np.bincount(bins, weights, 20), np.bincount(bins, weights**2, 20)
-    return sums / weights.sum(), np.sqrt(squares) / weights.sum()
+    sums = np.bincount(bins, weights, 20)
+    squares = np.bincount(bins, weights**2, 20)
+    return sums / total, np.sqrt(squares) / total
+
+
+def plain(text: Text | str) -> str:
+    """A text without the protection of its dollars."""
+    drawn = text if isinstance(text, str) else text.get_text()
+    return drawn.replace(r"\$", "$")
+
+
+def check_test_points(points: ErrorbarContainer, shares: np.ndarray, errors: np.ndarray) -> float:
+    """Check that points are the shares of filled bins; the position of the first in its bin."""
+    (filled,) = np.nonzero(shares > 0)
+    heights, ends = points_and_bars(points)
+    lows, highs = ends.T
+    assert heights == pytest.approx(shares[filled])
+    assert highs == pytest.approx(shares[filled] + errors[filled])
+    # A bar on a logarithmic axis ends above 0.
+    errors_down = np.minimum(errors, 0.6 * shares)
+    assert lows == pytest.approx(shares[filled] - errors_down[filled])
+    positions = np.asarray(points[0].get_xdata()) * 20
+    assert positions.astype(int).tolist() == filled.tolist()
+    return round(float(positions[0] % 1), 6)
 
 
 @weights_of_both_signs
@@ -234,66 +193,70 @@ def test_score_plots_have_test_events_as_points_and_training_events_as_lines(
 
     positions_in_bin = set()
     for output, axes in enumerate(figure.axes):
-        assert (axes.get_yscale(), axes.get_xlim()) == ("log", (0, 1))
-        assert axes.get_xlabel().replace(r"\$", "$") == f"Probability of {NAMES[output]}"
+        assert axes.get_yscale() == "log"
+        assert axes.get_xlim() == (0, 1)
+        assert plain(axes.get_xlabel()) == f"Probability of {NAMES[output]}"
         steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
         p_values = [text for text in axes.texts if ": p = " in text.get_text()]
         # The colours of lines are too light for text.
         assert {text.get_color() for text in p_values} == {"black"}
         for label, points in enumerate(errorbars_of(axes)):
-            shares, errors = shares_in_bins(test, output, label)
-            (filled,) = np.nonzero(shares > 0)
-            heights, ends = points_and_bars(points)
-            assert heights == pytest.approx(shares[filled])
-            assert ends[:, 1] == pytest.approx(shares[filled] + errors[filled])
-            down = np.minimum(errors, 0.6 * shares)[filled]
-            assert ends[:, 0] == pytest.approx(shares[filled] - down)
-            positions = np.asarray(points[0].get_xdata()) * 20
-            assert positions.astype(int).tolist() == filled.tolist()
-            positions_in_bin.add(round(float(positions[0] % 1), 6))
-            assert steps[label].get_data()[0] == pytest.approx(
-                shares_in_bins(train, output, label)[0]
-            )
-            p_value = numbers["train_against_test"][NAMES[output]][NAMES[label]]["p_value"]
-            text = p_values[label].get_text().replace(r"\$", "$")
-            assert text == f"{NAMES[label]}: p = {p_value:.2g}"
+            test_shares, test_errors = shares_in_bins(test, output, label)
+            position_in_bin = check_test_points(points, test_shares, test_errors)
+            positions_in_bin.add(position_in_bin)
+            train_shares, _ = shares_in_bins(train, output, label)
+            heights, _, _ = steps[label].get_data()
+            assert heights == pytest.approx(train_shares)
+            comparison = numbers["train_against_test"][NAMES[output]][NAMES[label]]
+            expected_text = f"{NAMES[label]}: p = {comparison['p_value']:.2g}"
+            assert plain(p_values[label]) == expected_text
     # Classes stand beside each other in a bin, and in a column of the legend each.
     assert len(positions_in_bin) == 3
-    expected = [f"true {name}, {split}" for name in NAMES for split in ("training", "test")]
-    assert legend_texts(figure) == expected
+    expected_legend = []
+    for name in NAMES:
+        expected_legend += [f"true {name}, training", f"true {name}, test"]
+    assert legend_texts(figure) == expected_legend
 
 
 def test_score_plots_without_training_events_have_points_only() -> None:
-    figure = figures.plot_scores(example_events(90), None, {}, NAMES, range(3), LABELS)
+    test = example_events(90)
+
+    figure = figures.plot_scores(test, None, {}, NAMES, range(3), LABELS)
 
     assert legend_texts(figure) == [f"true {name}, test" for name in NAMES]
-    assert not any(isinstance(patch, StepPatch) for patch in figure.axes[0].patches)
+    for patch in figure.axes[0].patches:
+        assert not isinstance(patch, StepPatch)
 
 
 @weights_of_both_signs
 def test_calibration_plots_have_observed_shares_against_mean_predictions(lightest: float) -> None:
-    calibration = example_numbers(lightest)[2]["calibration"]
+    _, _, numbers = example_numbers(lightest)
+    calibration = numbers["calibration"]
 
     figure = figures.plot_calibration(calibration, LABELS)
 
     for axes, (name, output) in zip(figure.axes, calibration.items(), strict=True):
         (points,) = errorbars_of(axes)
         predicted = [bin_["mean_predicted"] for bin_ in output["bins"]]
+        observed = [bin_["observed"] for bin_ in output["bins"]]
         assert list(points[0].get_xdata()) == predicted
-        check_intervals(points, [bin_["observed"] for bin_ in output["bins"]])
+        check_intervals(points, observed)
         diagonal = axes.lines[0]
-        assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == [0, 1]
-        assert axes.get_xlabel().replace(r"\$", "$") == f"Probability of {name}"
+        assert list(diagonal.get_xdata()) == [0, 1]
+        assert list(diagonal.get_ydata()) == [0, 1]
+        assert plain(axes.get_xlabel()) == f"Probability of {name}"
         text = "distance {error:.3f}\nof a perfect model {expected:.3f}\np = {p_value:.2g}"
         assert axes.texts[-1].get_text() == text.format_map(output)
         # There is room for the text above the points, and for points at the ends.
-        assert (axes.get_xlim(), axes.get_ylim()) == ((-0.04, 1.04), (-0.05, 1.3))
+        assert axes.get_xlim() == (-0.04, 1.04)
+        assert axes.get_ylim() == (-0.05, 1.3)
 
 
 @pytest.mark.slow
 @weights_of_both_signs
 def test_efficiencies_are_drawn_bin_by_bin_without_empty_bins(lightest: float) -> None:
-    efficiencies = example_numbers(lightest)[2]["efficiency_against"]
+    _, _, numbers = example_numbers(lightest)
+    efficiencies = numbers["efficiency_against"]
 
     figure = figures.plot_efficiencies(efficiencies, NAMES[1], 0.995, LABELS)
 
@@ -323,9 +286,11 @@ def test_efficiencies_are_drawn_bin_by_bin_without_empty_bins(lightest: float) -
             points = errorbars_of(axes)[label]
             filled = [index for index, share in enumerate(bins) if share is not None]
             num_empty += len(bins) - len(filled)
+            # The three classes stand at quarters of a bin.
             positions = edges[:-1] + (label + 1) / 4 * np.diff(edges)
             np.testing.assert_allclose(points[0].get_xdata(), positions[filled])
-            check_intervals(points, [bins[index] for index in filled])
+            intervals = [bins[index] for index in filled]
+            check_intervals(points, intervals)
     assert num_empty > 0
 
 
@@ -335,7 +300,9 @@ def test_without_a_measurable_cut_the_panel_of_significances_says_why() -> None:
     for name in ("threshold", "simple", "asimov", "low", "high"):
         empty[name] = []
 
-    figure = plot_discriminant(test, test.probabilities[:, 1], EXPECTED, [1], NAMES, empty, LABELS)
+    score = test.probabilities[:, 1]
+
+    figure = plot_discriminant(test, score, EXPECTED, [1], NAMES, empty, LABELS)
 
     reason = "behind every cut effectively fewer than 10 background events"
     assert reason in legend_texts(figure)

@@ -11,6 +11,7 @@ import pytest
 from feature_datasets import random_particles
 from networks import random_columns
 from numpy.typing import NDArray
+from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
 from features.columns import NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES, hlf_names
@@ -42,7 +43,7 @@ class FirstFeatureModel:
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         self.num_predicted += len(columns["hlf"])
-        signal = 1 / (1 + np.exp(-columns["hlf"][:, 0]))
+        signal = expit(columns["hlf"][:, 0])
         return np.stack([1 - signal, signal], axis=1).astype(np.float32)
 
 
@@ -52,20 +53,26 @@ class LeptonPtModel:
     inputs = ("particles", "num_particles")
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        signal = columns["particles"][:, 0, PARTICLE_FEATURE_NAMES.index("pt")] / 200
+        pt_of_first = columns["particles"][:, 0, PARTICLE_FEATURE_NAMES.index("pt")]
+        signal = pt_of_first / 200
         return np.stack([1 - signal, signal], axis=1).astype(np.float32)
 
 
 def labelled_events() -> ScoredEvents:
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, 600)
-    hlf = rng.normal(labels[:, None], 1, (600, len(hlf_names()))).astype(np.float32)
+    mean_of_features = labels[:, np.newaxis]
+    hlf = rng.normal(mean_of_features, 1, (600, len(hlf_names()))).astype(np.float32)
     weights = rng.uniform(0.5, 1.5, 600)
-    return ScoredEvents(labels, np.zeros((600, 2)), weights, hlf, np.full(600, "a"))
+    probabilities = np.zeros((600, 2))
+    samples = np.full(600, "a")
+    return ScoredEvents(labels, probabilities, weights, hlf, samples)
 
 
 def test_the_importance_of_a_feature_is_the_area_that_its_shuffles_lose() -> None:
-    events, model, counts = labelled_events(), FirstFeatureModel(), list[int]()
+    events = labelled_events()
+    model = FirstFeatureModel()
+    counts: list[int] = []
     columns = {"hlf": events.hlf.copy()}
 
     losses = importance(model, columns, events, signal=[1], seed=2, on_events=counts.append)
@@ -90,8 +97,10 @@ def test_the_same_seed_gives_the_same_importance() -> None:
     events = labelled_events()
 
     def loss(seed: int) -> tuple[float, float]:
+        model = FirstFeatureModel()
         columns = {"hlf": events.hlf}
-        return importance(FirstFeatureModel(), columns, events, signal=[1], seed=seed)["ht"]
+        losses = importance(model, columns, events, signal=[1], seed=seed)
+        return losses["ht"]
 
     assert loss(2) == loss(2)
     assert loss(2) != loss(3)
@@ -99,13 +108,18 @@ def test_the_same_seed_gives_the_same_importance() -> None:
 
 def test_to_a_model_of_the_lepton_only_the_lepton_is_important() -> None:
     rng = np.random.default_rng(1)
-    labels, lengths = rng.integers(0, 2, 60), rng.integers(1, 9, 60)
+    labels = rng.integers(0, 2, 60)
+    lengths = rng.integers(1, 9, 60)
     columns = {"particles": random_particles(rng, labels, lengths), "num_particles": lengths}
-    hlf, samples = np.zeros((60, 1), np.float32), np.full(60, "a")
-    events = ScoredEvents(labels, np.zeros((60, 2)), np.ones(60), hlf, samples)
+    probabilities = np.zeros((60, 2))
+    weights = np.ones(60)
+    hlf = np.zeros((60, 1), np.float32)
+    samples = np.full(60, "a")
+    events = ScoredEvents(labels, probabilities, weights, hlf, samples)
 
-    lepton, *candidates = importance(LeptonPtModel(), columns, events, signal=[1], seed=2).values()
+    losses = importance(LeptonPtModel(), columns, events, signal=[1], seed=2)
 
+    lepton, *candidates = losses.values()
     # From 1, since leptons of 30 and 50 GeV hardly overlap, to the area of a random score.
     assert lepton.value == pytest.approx(0.5, abs=0.12)
     assert 0 < lepton.error < 0.1
@@ -118,10 +132,13 @@ def test_the_first_events_of_each_class_are_sampled() -> None:
     rows_with_hlf = sampled_events(("hlf",), labels)
     rows_with_particles = sampled_events(("particles", "num_particles"), labels)
 
-    assert np.bincount(labels[rows_with_hlf]).tolist() == [7000, 3, 600]
+    events_per_class = np.bincount(labels[rows_with_hlf])
+    assert events_per_class.tolist() == [7000, 3, 600]
     expected = [*range(500), 8000, 8001, 8002, *range(8008, 8508)]
     assert rows_with_particles.tolist() == expected
-    assert len(sampled_events(("images",), labels)) == num_predicted(("images",), labels) == 0
+    # Images have no permutations.
+    assert len(sampled_events(("images",), labels)) == 0
+    assert num_predicted(("images",), labels) == 0
 
 
 def particles_of(columns: Columns) -> list[np.ndarray[Any, Any]]:
@@ -133,25 +150,40 @@ def particles_of(columns: Columns) -> list[np.ndarray[Any, Any]]:
     return particles
 
 
+def exchange_by_hand(
+    event: np.ndarray, donor: np.ndarray, flags: list[int]
+) -> np.ndarray[Any, Any]:
+    """Particles of the event without a flag and of the donor with one, by relative position."""
+    positions = []
+    particles = []
+    for row, particle in enumerate(event):
+        if not particle[flags].any():
+            positions.append(row / len(event))
+            particles.append(particle)
+    for row, particle in enumerate(donor):
+        if particle[flags].any():
+            positions.append(row / len(donor))
+            particles.append(particle)
+    order = np.argsort(positions, kind="stable")
+    rows = np.reshape(particles, (-1, NUM_PARTICLE_FEATURES))
+    return rows[order]
+
+
 @pytest.mark.parametrize("particle_type", FLAGS)
 def test_an_event_gets_the_particles_of_one_type_of_its_donor(particle_type: str) -> None:
-    events, donors = random_columns(LENGTHS, seed=1), random_columns(LENGTHS[::-1], seed=2)
+    events = random_columns(LENGTHS, seed=1)
+    donors = random_columns(LENGTHS[::-1], seed=2)
     flags = [PARTICLE_FEATURE_NAMES.index(flag) for flag in FLAGS[particle_type]]
+    permute = permutations_of(["particles", "num_particles"])[particle_type]
 
-    permuted = permutations_of(["particles", "num_particles"])[particle_type](events, donors)
+    permuted = permute(events, donors)
 
-    for actual, event, donor in zip(
-        particles_of(permuted), particles_of(events), particles_of(donors), strict=True
-    ):
-        positions, expected = [], []
-        for particles, takes_type in ((event, False), (donor, True)):
-            for row, particle in enumerate(particles):
-                if particle[flags].any() == takes_type:
-                    positions.append(row / len(particles))
-                    expected.append(particle)
-        order = np.argsort(positions, kind="stable")
-        rows = np.reshape(expected, (-1, NUM_PARTICLE_FEATURES))[order]
-        np.testing.assert_array_equal(actual, rows)
+    expected = [
+        exchange_by_hand(event, donor, flags)
+        for event, donor in zip(particles_of(events), particles_of(donors), strict=True)
+    ]
+    for particles, expected_particles in zip(particles_of(permuted), expected, strict=True):
+        np.testing.assert_array_equal(particles, expected_particles)
     assert permuted["num_particles"].dtype == events["num_particles"].dtype
     # The inputs stay unchanged.
     for name, values in random_columns(LENGTHS, seed=1).items():
@@ -159,19 +191,22 @@ def test_an_event_gets_the_particles_of_one_type_of_its_donor(particle_type: str
 
 
 def test_features_are_exchanged_one_by_one() -> None:
-    events, donors = random_columns(LENGTHS, seed=1), random_columns(LENGTHS, seed=2)
+    events = random_columns(LENGTHS, seed=1)
+    donors = random_columns(LENGTHS, seed=2)
 
     permutations = permutations_of(["hlf"])
 
     assert list(permutations) == list(hlf_names())
     for index, permutation in enumerate(permutations.values()):
+        permuted = permutation(events, donors)
         expected = events["hlf"].copy()
         expected[:, index] = donors["hlf"][:, index]
-        np.testing.assert_array_equal(permutation(events, donors)["hlf"], expected)
+        np.testing.assert_array_equal(permuted["hlf"], expected)
 
 
 def test_beside_particles_all_features_are_exchanged_together() -> None:
-    events, donors = random_columns(LENGTHS, seed=1), random_columns(LENGTHS, seed=2)
+    events = random_columns(LENGTHS, seed=1)
+    donors = random_columns(LENGTHS, seed=2)
 
     permutations = permutations_of(["hlf", "particles", "num_particles"])
     permuted = permutations["high-level features"](events, donors)

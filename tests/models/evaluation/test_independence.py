@@ -45,23 +45,27 @@ def make_replicas(weights: np.ndarray, samples: np.ndarray | None = None) -> Rep
     """Replicas of events of one class."""
     if samples is None:
         samples = np.full(len(weights), "qcd")
-    return Replicas(np.zeros(len(weights), np.int64), samples, weights, seed=1, num=300)
+    labels = np.zeros(len(weights), np.int64)
+    return Replicas(labels, samples, weights, seed=1, num=300)
 
 
 def related_columns(num_events: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     column = rng.exponential(size=num_events)
-    return np.tanh(column - 1 + rng.normal(size=num_events)), column
+    noise = rng.normal(size=num_events)
+    scores = np.tanh(column - 1 + noise)
+    return scores, column
 
 
 def test_the_value_is_that_of_the_loss_with_the_weights_of_the_events() -> None:
     scores, values = related_columns(300, seed=1)
-    weights = np.random.default_rng(2).uniform(0.2, 3, 300)
+    rng = np.random.default_rng(2)
+    weights = rng.uniform(0.2, 3, 300)
 
     measured = correlation_in_replicas(scores, values, make_replicas(weights), 0)
 
-    tensors = [torch.tensor(column) for column in (scores, values, weights)]
-    assert measured["value"] == pytest.approx(float(distance_correlation(*tensors)), abs=1e-12)
+    loss = distance_correlation(torch.tensor(scores), torch.tensor(values), torch.tensor(weights))
+    assert measured["value"] == pytest.approx(float(loss), abs=1e-12)
     assert measured["num_events"] == 300
 
 
@@ -75,14 +79,17 @@ def test_without_weights_the_value_is_that_of_dcor() -> None:
 
 
 def test_the_error_is_the_spread_over_samples_of_events() -> None:
-    values, errors = [], []
+    replicas = make_replicas(np.ones(200))
+    correlations = []
+    errors = []
     for seed in range(60):
-        columns = related_columns(200, seed=seed)
-        measured = correlation_in_replicas(*columns, make_replicas(np.ones(200)), 0)
-        values.append(measured["value"])
+        scores, column = related_columns(200, seed=seed)
+        measured = correlation_in_replicas(scores, column, replicas, 0)
+        correlations.append(measured["value"])
         errors.append(measured["error"])
 
-    assert np.mean(errors) == pytest.approx(np.std(values, ddof=1), rel=0.25)
+    spread = np.std(correlations, ddof=1)
+    assert np.mean(errors) == pytest.approx(spread, rel=0.25)
 
 
 def test_independent_columns_have_the_stated_mean() -> None:
@@ -91,48 +98,52 @@ def test_independent_columns_have_the_stated_mean() -> None:
     weights = rng.uniform(0.2, 3, 150)
     replicas = make_replicas(weights)
 
-    stated = correlation_in_replicas(scores, values, replicas, 0)["independent"]
+    measured = correlation_in_replicas(scores, values, replicas, 0)
 
-    shuffled = [
-        correlation_in_replicas(rng.permutation(scores), rng.permutation(values), replicas, 0)
-        for _ in range(150)
-    ]
-    assert stated == pytest.approx(np.mean([measured["value"] for measured in shuffled]), rel=0.1)
+    shuffled_correlations = []
+    for _ in range(150):
+        shuffled_scores = rng.permutation(scores)
+        shuffled_values = rng.permutation(values)
+        shuffled = correlation_in_replicas(shuffled_scores, shuffled_values, replicas, 0)
+        shuffled_correlations.append(shuffled["value"])
+    mean_if_independent = np.mean(shuffled_correlations)
+    assert measured["independent"] == pytest.approx(mean_if_independent, rel=0.1)
 
 
 def test_samples_keep_their_share_and_of_many_events_some_count() -> None:
     num_events = 2 * MOST_EVENTS
     scores, values = related_columns(num_events, seed=5)
-    samples = np.where(np.arange(num_events) % 4 == 0, "low", "high")
+    is_low = np.arange(num_events) % 4 == 0
+    samples = np.where(is_low, "low", "high")
+    replicas = make_replicas(np.ones(num_events), samples)
 
-    measured = correlation_in_replicas(
-        scores, values, make_replicas(np.ones(num_events), samples), 0
-    )
+    measured = correlation_in_replicas(scores, values, replicas, 0)
 
     assert measured["num_events"] == MOST_EVENTS
-    first = np.sort(
-        np.concatenate([np.flatnonzero(samples == name)[:size] for name, size in SIZES.items()])
-    )
-    expected = float(dcor.distance_correlation_sqr(scores[first], values[first]))
+    # A quarter of the events are of the first sample.
+    first_of_low = np.flatnonzero(is_low)[: MOST_EVENTS // 4]
+    first_of_high = np.flatnonzero(~is_low)[: MOST_EVENTS * 3 // 4]
+    rows = np.sort(np.concatenate([first_of_low, first_of_high]))
+    expected = float(dcor.distance_correlation_sqr(scores[rows], values[rows]))
     assert measured["value"] == pytest.approx(expected, abs=1e-9)
-
-
-#: A quarter of the events are of the first sample.
-SIZES = {"low": MOST_EVENTS // 4, "high": MOST_EVENTS * 3 // 4}
 
 
 def test_a_constant_column_has_no_correlation() -> None:
     scores, _ = related_columns(50, seed=6)
+    constant = np.ones(50)
+    replicas = make_replicas(np.ones(50))
 
-    measured = correlation_in_replicas(scores, np.ones(50), make_replicas(np.ones(50)), 0)
+    measured = correlation_in_replicas(scores, constant, replicas, 0)
 
-    assert np.isnan([measured["value"], measured["independent"]]).all()
+    assert np.isnan(measured["value"])
+    assert np.isnan(measured["independent"])
 
 
 def test_the_chi_square_is_that_of_pearson() -> None:
     rng = np.random.default_rng(7)
     values = rng.exponential(size=900)
-    passing = rng.random(900) < 0.2 + 0.05 * (values > 1)
+    efficiencies = np.where(values > 1, 0.25, 0.2)
+    passing = rng.random(900) < efficiencies
 
     measured = flatness(values, passing, np.ones(900))
 
@@ -150,9 +161,13 @@ def test_a_flat_efficiency_is_rejected_as_often_as_the_p_value_says(are_weighted
     num_rejected = 0
     for seed in range(300):
         rng = np.random.default_rng(seed)
-        values, passing = rng.normal(size=400), rng.random(400) < 0.3
-        weights = rng.uniform(0.5, 2, 400) if are_weighted else np.ones(400)
-        num_rejected += flatness(values, passing, weights)["p_value"] < 0.1
+        values = rng.normal(size=400)
+        passing = rng.random(400) < 0.3
+        weights = np.ones(400)
+        if are_weighted:
+            weights = rng.uniform(0.5, 2, 400)
+        measured = flatness(values, passing, weights)
+        num_rejected += measured["p_value"] < 0.1
 
     # Within four standard deviations of 30.
     assert 10 <= num_rejected <= 50
@@ -161,23 +176,36 @@ def test_a_flat_efficiency_is_rejected_as_often_as_the_p_value_says(are_weighted
 def test_an_efficiency_that_follows_the_column_is_not_flat() -> None:
     rng = np.random.default_rng(8)
     values = rng.normal(size=400)
+    noise = rng.normal(size=400)
+    passing = values + noise > 0
 
-    assert flatness(values, values + rng.normal(size=400) > 0, np.ones(400))["p_value"] < 1e-10
+    measured = flatness(values, passing, np.ones(400))
+
+    assert measured["p_value"] < 1e-10
 
 
 def test_bins_hold_whole_values_and_are_as_few_as_the_events_need() -> None:
     rng = np.random.default_rng(9)
+    weights = np.ones(300)
     num_jets = rng.integers(2, 5, 300).astype(float)
+    half_passes = rng.random(300) < 0.5
+    values = rng.random(300)
+    first_16_pass = np.arange(300) < 16
+    first_9_pass = np.arange(300) < 9
 
-    assert flatness(num_jets, rng.random(300) < 0.5, np.ones(300))["edges"] == [2, 3, 4, 5]
-    passing = np.arange(300) < 16
-    assert len(flatness(rng.random(300), passing, np.ones(300))["edges"]) == 4
-    too_few = flatness(rng.random(300), np.arange(300) < 9, np.ones(300))
-    assert (too_few["edges"], too_few["p_value"]) == ([], None)
+    of_whole_values = flatness(num_jets, half_passes, weights)
+    of_few_passing = flatness(values, first_16_pass, weights)
+    of_too_few_passing = flatness(values, first_9_pass, weights)
+
+    assert of_whole_values["edges"] == [2, 3, 4, 5]
+    assert len(of_few_passing["edges"]) == 4
+    assert of_too_few_passing["edges"] == []
+    assert of_too_few_passing["p_value"] is None
 
 
 def test_columns_are_features_by_name_or_columns_of_the_table() -> None:
-    hlf = np.arange(3 * len(hlf_names()), dtype=np.float32).reshape(3, -1)
+    num_features = len(hlf_names())
+    hlf = np.arange(3 * num_features, dtype=np.float32).reshape(3, num_features)
     table = pa.table({"hlf": pa.array(list(hlf)), "mass": [1, 2, 3]})
 
     assert column_values(table, hlf_names()[2]).tolist() == hlf[:, 2].tolist()
@@ -221,22 +249,23 @@ def test_an_evaluation_measures_each_column_within_each_class(
 
 def events_of_one_class(scores: np.ndarray) -> ScoredEvents:
     """Events of the first of two classes, and one of the signal; the score is that of the signal."""
+    num_events = len(scores) + 1
+    labels = np.zeros(num_events, np.int64)
+    labels[-1] = 1
     scores = np.append(scores, 0.5)
-    labels = np.append(np.zeros(len(scores) - 1, np.int64), 1)
-    return ScoredEvents(
-        labels,
-        np.stack([1 - scores, scores], axis=1),
-        np.ones(len(scores)),
-        np.zeros((len(scores), len(hlf_names())), np.float32),
-        np.where(labels == 0, "qcd", "top"),
-    )
+    probabilities = np.stack([1 - scores, scores], axis=1)
+    weights = np.ones(num_events)
+    hlf = np.zeros((num_events, len(hlf_names())), np.float32)
+    samples = np.where(labels == 0, "qcd", "top")
+    return ScoredEvents(labels, probabilities, weights, hlf, samples)
 
 
 def independence_of(events: ScoredEvents, values: np.ndarray) -> Independence:
     """How the scores of QCD depend on a column x, at the cut at 0.5."""
     table = pa.table({"label": events.labels, "x": np.append(values, 1.0)})
     task = example_task(classes=["QCD", "top"], independent_of=["x"], independent_within=[0])
-    return measure_independence(table, events, replicas_of(events, task, num=300), task, [CUT])
+    replicas = replicas_of(events, task, num=300)
+    return measure_independence(table, events, replicas, task, [CUT])
 
 
 def nulls(numbers: Any) -> int:
@@ -256,7 +285,8 @@ MASSES = np.random.default_rng(12).uniform(20, 90, 300)
 def test_what_is_measured_has_no_sentence() -> None:
     measured = independence_of(events_of_one_class(SCORES), MASSES)
 
-    assert (nulls(measured.numbers), measured.sentences) == (0, [])
+    assert nulls(measured.numbers) == 0
+    assert measured.sentences == []
 
 
 @pytest.mark.parametrize("mass", [np.nan, np.inf, -np.inf])
@@ -271,8 +301,11 @@ def test_a_class_with_a_column_that_is_not_finite_has_a_sentence_in_place_of_num
     numbers = measured.numbers["x"]["QCD"]
     assert np.isnan(numbers["distance_correlation"]["value"])
     (point,) = numbers["points"]
-    assert (point["wanted"], point["threshold"]) == (0.9, 0.5)
-    assert (point["edges"], point["chi_square"], point["p_value"]) == ([], None, None)
+    assert point["wanted"] == 0.9
+    assert point["threshold"] == 0.5
+    assert point["edges"] == []
+    assert point["chi_square"] is None
+    assert point["p_value"] is None
     (sentence,) = measured.sentences
     assert "not measured for QCD: 2 of its 300 test events have no finite x." in sentence
 
@@ -300,8 +333,9 @@ def test_each_null_has_a_sentence(
 def test_a_bin_without_weight_has_a_sentence() -> None:
     events = events_of_one_class(SCORES)
     weights = events.weights.copy()
-    # Two lowest of eight bins of equal numbers of events.
-    weights[:300][np.argsort(MASSES)[:60]] = 0
+    # The lowest of eight bins of 37 or 38 events has no weight.
+    lightest = np.argsort(MASSES)[:60]
+    weights[lightest] = 0
 
     measured = independence_of(events._replace(weights=weights), MASSES)
 
@@ -313,38 +347,48 @@ def test_a_bin_without_weight_has_a_sentence() -> None:
 
 
 def test_events_without_weight_do_not_make_a_constant_column_vary() -> None:
-    weights, values = np.ones(50), np.ones(50)
-    weights[0], values[0] = 0, 2
+    weights = np.ones(50)
+    values = np.ones(50)
+    weights[0] = 0
+    values[0] = 2
+    replicas = make_replicas(weights)
 
-    measured = correlation_in_replicas(SCORES[:50], values, make_replicas(weights), 0)
+    measured = correlation_in_replicas(SCORES[:50], values, replicas, 0)
 
-    assert np.isnan([measured["value"], measured["independent"]]).all()
+    assert np.isnan(measured["value"])
+    assert np.isnan(measured["independent"])
 
 
 def test_a_single_bin_with_a_weight_is_not_tested() -> None:
-    values, weights = np.repeat([1.0, 2.0], 100), np.repeat([1.0, 0.0], 100)
+    values = np.repeat([1.0, 2.0], 100)
+    weights = np.repeat([1.0, 0.0], 100)
+    passing = np.arange(200) % 2 == 0
 
-    measured = flatness(values, np.arange(200) % 2 == 0, weights)
+    measured = flatness(values, passing, weights)
 
-    assert (measured["edges"], measured["p_value"]) == ([], None)
+    assert measured["edges"] == []
+    assert measured["p_value"] is None
 
 
 def test_the_figure_shows_each_cut_with_its_p_value_inside_its_axes() -> None:
     rng = np.random.default_rng(10)
-    values, ones = 23 + rng.exponential(30, 500), np.ones(500)
-    points = [
-        {"wanted": wanted, "threshold": 0.5, **flatness(values, rng.random(500) < share, ones)}
-        for wanted, share in ((0.9, 0.1), (0.99, 0.6), (0.5, 0.001))
-    ]
+    values = 23 + rng.exponential(30, 500)
+    weights = np.ones(500)
+    points = []
+    for efficiency, share_passing in ((0.9, 0.1), (0.99, 0.6), (0.5, 0.001)):
+        passing = rng.random(500) < share_passing
+        measured = flatness(values, passing, weights)
+        points.append({"wanted": efficiency, "threshold": 0.5, **measured})
     correlation = {"value": 0.0312, "error": 0.0064, "independent": 0.01, "num_events": 500}
     numbers = {"distance_correlation": correlation, "points": points}
 
-    figure = plot_independence(
-        {"lepton_pt": {"QCD": numbers}, "mass": {"QCD": numbers}}, "$t$", LABELS
-    )
+    numbers_by_column = {"lepton_pt": {"QCD": numbers}, "mass": {"QCD": numbers}}
+
+    figure = plot_independence(numbers_by_column, "$t$", LABELS)
 
     texts = legend_texts(figure)
-    assert texts[0] == f"90 %: p = {points[0]['p_value']:.2g} for flat"
+    p_value = points[0]["p_value"]
+    assert texts[0] == f"90 %: p = {p_value:.2g} for flat"
     assert texts[2] == "50 %: not measurable"
     assert [axes.get_xlabel() for axes in figure.axes] == ["Lepton $p_T$ [GeV]", "mass"]
     assert data_outside_axes(figure) == []

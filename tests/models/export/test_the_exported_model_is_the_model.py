@@ -164,19 +164,21 @@ def test_a_number_that_is_not_finite_gives_no_probabilities_in_every_form(
     check()
 
 
+def counts(*num_particles: float) -> Events:
+    return {"num_particles": np.array(num_particles)}
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("change", "answers"),
     [
-        pytest.param({"num_particles": np.array([0, 3])}, True, id="an event without particles"),
-        pytest.param({"num_particles": np.array([1, 1])}, True, id="one particle"),
-        pytest.param({"num_particles": np.array([-1, 3])}, True, id="a negative count"),
-        pytest.param({"num_particles": np.array([9, 3])}, False, id="more particles than rows"),
-        pytest.param({"num_particles": np.array([3])}, False, id="one count for two events"),
-        pytest.param(
-            {"num_particles": np.array([3, 2, 1])}, False, id="three counts for two events"
-        ),
-        pytest.param({"num_particles": np.array([5.0, 3.0])}, False, id="counts as floats"),
+        pytest.param(counts(0, 3), True, id="an event without particles"),
+        pytest.param(counts(1, 1), True, id="one particle"),
+        pytest.param(counts(-1, 3), True, id="a negative count"),
+        pytest.param(counts(9, 3), False, id="more particles than rows"),
+        pytest.param(counts(3), False, id="one count for two events"),
+        pytest.param(counts(3, 2, 1), False, id="three counts for two events"),
+        pytest.param(counts(5.0, 3.0), False, id="counts as floats"),
         pytest.param(
             {"particles": np.zeros((2, 5, 18), np.float32)}, False, id="18 features of particles"
         ),
