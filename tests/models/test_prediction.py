@@ -165,12 +165,16 @@ def test_no_events_are_an_error(tmp_path: Path) -> None:
 def test_damaged_features_are_an_error(
     dataset: FeatureDataset, tmp_path: Path, column: str, values: pa.Array, message: str
 ) -> None:
-    table = pq.read_table(dataset.files("test")[0]).slice(0, 2)
+    first_file, *_ = dataset.files("test")
+    table = pq.read_table(first_file).slice(0, 2)
     index = table.schema.get_field_index(column)
-    pq.write_table(table.set_column(index, column, values), tmp_path / "a.parquet")
+    damaged = table.set_column(index, column, values)
+    path = tmp_path / "a.parquet"
+    pq.write_table(damaged, path)
+    network = small_network("inclusive")
 
     with pytest.raises(DatasetError, match=message):
-        predict(small_network("inclusive"), [tmp_path / "a.parquet"])
+        predict(network, [path])
 
 
 def test_features_of_earlier_code_are_an_error(tmp_path: Path) -> None:

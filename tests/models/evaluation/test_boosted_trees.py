@@ -31,8 +31,10 @@ def labelled_features(
     labels = rng.integers(0, num_classes, num_events)
     labels[:num_classes] = np.arange(num_classes)
     hlf = rng.normal(size=(num_events, len(hlf_names()))).astype(np.float32)
-    hlf[:, 3] = np.abs(hlf[:, 3]) * np.where(labels == 1, 1, -1) * np.sign(hlf[:, 4])
-    hlf[:, 5] += 3 * (labels == 2)
+    # Two features have the same sign in class 1, and different ones in the other classes.
+    sign_of_product = np.where(labels == 1, 1, -1)
+    hlf[:, 3] = np.abs(hlf[:, 3]) * np.sign(hlf[:, 4]) * sign_of_product
+    hlf[labels == 2, 5] += 3
     return hlf, labels
 
 
@@ -44,18 +46,21 @@ def trees() -> BoostedTrees:
 
 def test_they_learn_what_no_linear_model_can_from_400_events(trees: BoostedTrees) -> None:
     hlf, labels = labelled_features(1000, seed=2)
+    columns = {"hlf": hlf, "particles": np.zeros((1000, 1))}
 
-    probabilities = trees.probabilities({"hlf": hlf, "particles": np.zeros((1000, 1))})
+    probabilities = trees.probabilities(columns)
 
     assert trees.inputs == ("hlf",)
     assert probabilities.shape == (1000, 3)
     assert probabilities.dtype == np.float32
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
     qcd, ttbar, wjets = probabilities.T
-    first_two = labels != 2
-    score = (ttbar / (qcd + ttbar))[first_two]
-    assert roc_auc_score(labels[first_two] == 1, score) > 0.9
-    assert roc_auc_score(labels == 2, wjets) > 0.95
+    is_of_first_two = labels != 2
+    score = ttbar / (qcd + ttbar)
+    area_of_ttbar = roc_auc_score(labels[is_of_first_two], score[is_of_first_two])
+    area_of_wjets = roc_auc_score(labels == 2, wjets)
+    assert area_of_ttbar > 0.9
+    assert area_of_wjets > 0.95
 
 
 def test_an_event_with_a_number_that_is_not_finite_has_no_probabilities(
@@ -64,7 +69,9 @@ def test_an_event_with_a_number_that_is_not_finite_has_no_probabilities(
     """scikit-learn's trees take NaN for a value, and infinity for a large one."""
     hlf, _ = labelled_features(4)
     expected = trees.probabilities({"hlf": hlf})
-    hlf[[0, 1, 2], [3, 4, 13]] = np.nan, np.inf, -np.inf
+    hlf[0, 3] = np.nan
+    hlf[1, 4] = np.inf
+    hlf[2, 13] = -np.inf
 
     probabilities = trees.probabilities({"hlf": hlf})
 
@@ -80,8 +87,9 @@ def test_constant_features_leave_the_shares_of_the_weight() -> None:
 
     trees = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1)
 
+    (probabilities,) = trees.probabilities({"hlf": hlf[:1]})
     shares = np.bincount(labels, weights) / weights.sum()
-    np.testing.assert_allclose(trees.probabilities({"hlf": hlf[:1]})[0], shares, rtol=1e-3)
+    np.testing.assert_allclose(probabilities, shares, rtol=1e-3)
 
 
 @pytest.mark.slow
@@ -95,8 +103,9 @@ def test_negative_weights_count_as_none_and_only_ratios_of_weights_matter() -> N
     trees = fitted_trees(hlf, labels, signed, classes=CLASSES, seed=1)
 
     same_trees = fitted_trees(hlf, labels, small, classes=CLASSES, seed=1)
-    probabilities = same_trees.probabilities({"hlf": hlf})
-    np.testing.assert_array_equal(trees.probabilities({"hlf": hlf}), probabilities)
+    probabilities = trees.probabilities({"hlf": hlf})
+    expected = same_trees.probabilities({"hlf": hlf})
+    np.testing.assert_array_equal(probabilities, expected)
 
 
 @pytest.mark.slow
@@ -104,17 +113,21 @@ def test_large_samples_stop_early_by_the_seed_and_small_ones_do_not(trees: Boost
     num_events = 2 * FEWEST_TO_STOP_EARLY + 200
     hlf, labels = labelled_features(num_events, num_classes=2)
 
-    def fit(seed: int) -> BoostedTrees:
-        return fitted_trees(hlf, labels, np.ones(num_events), classes=CLASSES[:2], seed=seed)
+    weights = np.ones(num_events)
 
-    first, same_seed, other_seed = fit(1), fit(1), fit(2)
+    def fit(seed: int) -> BoostedTrees:
+        return fitted_trees(hlf, labels, weights, classes=CLASSES[:2], seed=seed)
+
+    first = fit(1)
+    probabilities = first.probabilities({"hlf": hlf})
+    with_same_seed = fit(1).probabilities({"hlf": hlf})
+    with_other_seed = fit(2).probabilities({"hlf": hlf})
 
     assert trees.trees.n_iter_ == 100
     assert 10 < first.trees.n_iter_ < 1000
-    probabilities = first.probabilities({"hlf": hlf})
     assert probabilities.shape == (num_events, 2)
-    np.testing.assert_array_equal(same_seed.probabilities({"hlf": hlf}), probabilities)
-    assert (other_seed.probabilities({"hlf": hlf}) != probabilities).any()
+    np.testing.assert_array_equal(with_same_seed, probabilities)
+    assert (with_other_seed != probabilities).any()
 
 
 @pytest.mark.parametrize(
@@ -137,10 +150,12 @@ def test_events_to_which_the_trees_are_not_fitted_are_reported(
     dataset = write_dataset(tmp_path / "data", rows={"train": [60, 60], "val": [3], "test": [3]})
     path, _ = dataset.files("train")
     table = pq.read_table(path)
-    signs = np.where(np.arange(60) < 4, -1, 1)
-    column = table.schema.get_field_index("weight")
-    weights = pa.array(table["weight"].to_numpy() * signs, table.schema.field(column).type)
-    pq.write_table(table.set_column(column, table.schema.field(column), weights), path)
+    signs = np.repeat([-1, 1], [4, 56])
+    signed_weights = table["weight"].to_numpy() * signs
+    index = table.schema.get_field_index("weight")
+    field = table.schema.field("weight")
+    table = table.set_column(index, field, pa.array(signed_weights, field.type))
+    pq.write_table(table, path)
     monkeypatch.setattr("models.evaluation.boosted_trees.FEWEST_TO_STOP_EARLY", 5)
     reports: list[str] = []
 

@@ -11,10 +11,20 @@ from models.evaluation import figures
 from models.evaluation.style import PlotLabels
 
 LABELS = PlotLabels("", "technical sample", 13, "hlf")
+TRAIN_LOSSES = [1.0, 0.5, 0.33, 0.25, 0.2]
+VAL_LOSSES = [2.5, 1.5, 0.5, 1.5, 2.5]
 HISTORY = [
-    {"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5}
-    for epoch in range(5)
+    {"epoch": epoch, "train_loss": train_loss, "val_loss": val_loss}
+    for epoch, (train_loss, val_loss) in enumerate(zip(TRAIN_LOSSES, VAL_LOSSES, strict=True))
 ]
+
+
+def cell_texts(axes: Axes) -> list[list[str]]:
+    """Texts of the cells of a matrix of two classes, row by row."""
+    texts = {text.get_position(): text.get_text() for text in axes.texts[-4:]}
+    first_row = [texts[0, 0], texts[1, 0]]
+    second_row = [texts[0, 1], texts[1, 1]]
+    return [first_row, second_row]
 
 
 def test_confusion_plots_have_shares_and_events_by_true_and_predicted_class() -> None:
@@ -26,13 +36,10 @@ def test_confusion_plots_have_shares_and_events_by_true_and_predicted_class() ->
 
     shares, events = figures.plot_confusion(matrix, LABELS).axes
 
-    def cells(axes: Axes) -> dict[tuple[float, float], str]:
-        return {text.get_position(): text.get_text() for text in axes.texts[-4:]}
-
     assert shares.get_xlabel() == "Predicted class (shares of a row)"
     assert events.get_xlabel() == "Predicted class (events)"
-    assert cells(shares) == {(0, 0): "0.900", (1, 0): "0.100", (0, 1): "0.300", (1, 1): "0.700"}
-    assert cells(events) == {(0, 0): "1,800", (1, 0): "200", (0, 1): "3", (1, 1): "7"}
+    assert cell_texts(shares) == [["0.900", "0.100"], ["0.300", "0.700"]]
+    assert cell_texts(events) == [["1,800", "200"], ["3", "7"]]
     for tick_labels in (shares.get_xticklabels(), shares.get_yticklabels()):
         assert [text.get_text() for text in tick_labels] == ["a", "b"]
 
@@ -50,11 +57,14 @@ def test_importance_is_sorted_by_the_first_model_and_has_bars_and_errors_of_each
     assert axes.get_xlabel() == "AUC of ttbar lost when shuffled"
     containers = [bars for bars in axes.containers if isinstance(bars, BarContainer)]
     for bars, losses in zip(containers, importances.values(), strict=True):
-        segments = bars.errorbar[2][0].get_segments()
+        _, _, (error_lines,) = bars.errorbar
+        segments = error_lines.get_segments()
         for bar, segment, name in zip(bars, segments, ("met", "ht"), strict=True):
-            value, error = losses[name]["value"], losses[name]["error"]
-            assert bar.get_width() == value
-            assert list(segment[:, 0]) == pytest.approx([value - error, value + error])
+            loss, error = losses[name]["value"], losses[name]["error"]
+            begin, end = segment[:, 0]
+            assert bar.get_width() == loss
+            assert begin == pytest.approx(loss - error)
+            assert end == pytest.approx(loss + error)
             assert bar.get_height() == pytest.approx(0.4)
     # The bars of a feature lie side by side around its tick.
     first, second = containers
@@ -68,12 +78,14 @@ def test_the_learning_curve_marks_the_epoch_of_the_model_that_is_kept() -> None:
     figure = figures.plot_learning_curve(HISTORY, LABELS)
 
     (axes,) = figure.axes
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Epoch", "Weighted cross-entropy")
+    assert axes.get_xlabel() == "Epoch"
+    assert axes.get_ylabel() == "Weighted cross-entropy"
     training, validation, mark = axes.lines
-    for line, key in ((training, "train_loss"), (validation, "val_loss")):
+    for line, losses in ((training, TRAIN_LOSSES), (validation, VAL_LOSSES)):
         assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
-        assert list(line.get_ydata()) == [record[key] for record in HISTORY]
-    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([3], [0.5])
+        assert list(line.get_ydata()) == losses
+    assert list(mark.get_xdata()) == [3]
+    assert list(mark.get_ydata()) == [0.5]
     assert legend_texts(figure) == ["training", "validation", "kept: epoch 3"]
 
 

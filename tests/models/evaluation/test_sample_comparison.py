@@ -21,13 +21,17 @@ def normal_events(
     num_events: int, seed: int, *, shift: float = 0.0, num_features: int = 3
 ) -> WeightedEvents:
     """Events of weight 1 with normal features."""
-    features = np.random.default_rng(seed).normal(shift, 1, (num_events, num_features))
+    rng = np.random.default_rng(seed)
+    features = rng.normal(shift, 1, (num_events, num_features))
     return WeightedEvents(features, np.ones(num_events))
 
 
 @pytest.mark.slow
 def test_trees_cannot_tell_equal_samples_apart() -> None:
-    area = separation(normal_events(400, 1), normal_events(600, 2), seed=1)
+    first = normal_events(400, 1)
+    second = normal_events(600, 2)
+
+    area = separation(first, second, seed=1)
 
     assert area.value == pytest.approx(0.5, abs=4 * area.error)
     assert 0.005 < area.error < 0.05
@@ -35,7 +39,10 @@ def test_trees_cannot_tell_equal_samples_apart() -> None:
 
 @pytest.mark.slow
 def test_trees_tell_different_samples_apart() -> None:
-    area = separation(normal_events(500, 1), normal_events(500, 2, shift=0.6), seed=1)
+    first = normal_events(500, 1)
+    second = normal_events(500, 2, shift=0.6)
+
+    area = separation(first, second, seed=1)
 
     # Three numbers that differ by 0.6 standard deviations each have an AUC of 0.77.
     assert area.value == pytest.approx(0.77, abs=0.06)
@@ -43,11 +50,16 @@ def test_trees_tell_different_samples_apart() -> None:
 
 @pytest.mark.slow
 def test_events_count_by_their_weights() -> None:
-    ordinary, light = normal_events(400, 1), normal_events(400, 3, shift=3.0)
+    ordinary = normal_events(400, 1)
+    light = normal_events(400, 3, shift=3.0)
     features = np.concatenate([ordinary.features, light.features])
-    mixed = WeightedEvents(features, np.repeat([1.0, 1e-6], 400))
+    weights = np.repeat([1.0, 1e-6], 400)
+    mixed = WeightedEvents(features, weights)
+    second = normal_events(400, 2)
 
-    assert separation(mixed, normal_events(400, 2), seed=1).value < 0.6
+    area = separation(mixed, second, seed=1)
+
+    assert area.value < 0.6
 
 
 @pytest.mark.slow
@@ -77,15 +89,21 @@ def test_networks_are_tested_on_events_that_they_were_not_trained_on() -> None:
 
 
 def test_the_distance_is_the_largest_difference_of_the_distributions() -> None:
-    values, weights = np.arange(10.0), np.ones(10)
+    values = np.arange(10.0)
+    weights = np.ones(10)
+    weight = np.ones(1)
 
-    assert cumulative_distance(values, weights, values + 5, weights) == pytest.approx(0.5)
+    distance = cumulative_distance(values, weights, values + 5, weights)
     # Too few events for a p-value still have a distance.
-    assert cumulative_distance(np.zeros(1), np.ones(1), np.ones(1), np.ones(1)) == 1.0
+    distance_of_two_events = cumulative_distance(np.zeros(1), weight, np.ones(1), weight)
+
+    assert distance == pytest.approx(0.5)
+    assert distance_of_two_events == 1.0
 
 
 def test_the_figure_names_the_distance() -> None:
-    values, weights = np.arange(10.0), np.ones(10)
+    values = np.arange(10.0)
+    weights = np.ones(10)
     samples = (values, weights), (values + 5, weights)
 
     figure = plot_comparison({"pt": samples}, ("ours", "theirs"), NO_LABELS)
@@ -96,7 +114,8 @@ def test_the_figure_names_the_distance() -> None:
 @pytest.mark.parametrize("lightest", [1.0, -0.5])
 def test_the_figure_has_the_common_style_and_shows_all_data(lightest: float) -> None:
     weights = np.where(np.arange(60) % 5, 1.0, lightest)
-    first, second = (normal_events(60, seed).features[:, 0] for seed in (1, 2))
+    first = normal_events(60, 1).features[:, 0]
+    second = normal_events(60, 2).features[:, 0]
     samples = (first, weights), (second, weights)
 
     def draw() -> Figure:

@@ -57,17 +57,19 @@ PLAIN = {
 def columns() -> dict[str, np.ndarray[Any, Any]]:
     rng = np.random.default_rng(1)
     lengths = np.array(LENGTHS)
-    shape = (len(lengths), MAX_PARTICLES, NUM_PARTICLE_FEATURES)
-    particles = rng.normal(*SCALERS["particles"][:2], shape)
-    flags = [
-        PARTICLE_FEATURE_NAMES.index(name)
-        for name in PARTICLE_FEATURE_NAMES
-        if name.startswith("is_")
-    ]
-    particles[..., flags] = np.eye(len(flags))[rng.integers(0, len(flags), shape[:2])]
-    particles[np.arange(MAX_PARTICLES) >= lengths[:, None]] = 0.0
+    num_events = len(lengths)
+    mean, std, *_ = SCALERS["particles"]
+    particles = rng.normal(mean, std, (num_events, MAX_PARTICLES, NUM_PARTICLE_FEATURES))
+    is_flag = [name.startswith("is_") for name in PARTICLE_FEATURE_NAMES]
+    (flags,) = np.nonzero(is_flag)
+    types = rng.integers(0, len(flags), (num_events, MAX_PARTICLES))
+    particles[..., flags] = np.eye(len(flags))[types]
+    is_padding = np.arange(MAX_PARTICLES) >= lengths[:, np.newaxis]
+    particles[is_padding] = 0.0
+    hlf_mean, hlf_std, *_ = SCALERS["hlf"]
+    hlf = rng.normal(hlf_mean, hlf_std, (num_events, len(hlf_names())))
     return {
-        "hlf": rng.normal(*SCALERS["hlf"][:2], (len(lengths), len(hlf_names()))).astype(np.float32),
+        "hlf": hlf.astype(np.float32),
         "particles": particles.astype(np.float32),
         "num_particles": lengths.astype(np.int32),
     }
@@ -92,9 +94,11 @@ def test_it_gives_the_networks_probabilities(
 
     one_event = exported(model, name, tmp_path)
 
+    probabilities = one_event.probabilities(columns)
     expected = model.probabilities(columns)
-    np.testing.assert_allclose(one_event.probabilities(columns), expected, rtol=0, atol=2e-6)
-    assert largest_difference(model, one_event, columns, batch_sizes=(4,)) <= PARITY_TOLERANCE
+    np.testing.assert_allclose(probabilities, expected, rtol=0, atol=2e-6)
+    difference = largest_difference(model, one_event, columns, batch_sizes=(4,))
+    assert difference <= PARITY_TOLERANCE
 
 
 @pytest.mark.parametrize("rows", [2, 900])
@@ -110,26 +114,35 @@ def test_lists_may_have_other_lengths_than_the_file(
 
     one_event = exported(model, "particles", tmp_path)
 
+    probabilities = one_event.probabilities(other_lengths)
     expected = one_event.probabilities(two_events)
-    np.testing.assert_array_equal(one_event.probabilities(other_lengths), expected)
-    assert largest_difference(model, one_event, other_lengths, batch_sizes=(2,)) <= PARITY_TOLERANCE
+    np.testing.assert_array_equal(probabilities, expected)
+    difference = largest_difference(model, one_event, other_lengths, batch_sizes=(2,))
+    assert difference <= PARITY_TOLERANCE
     if rows > MAX_PARTICLES:
+        too_many = other_lengths | {"num_particles": np.array([1, rows])}
         with pytest.raises(ModelInputError, match="more than 801 particles"):
-            one_event.probabilities(other_lengths | {"num_particles": np.array([1, rows])})
+            one_event.probabilities(too_many)
 
 
 @pytest.mark.parametrize("column", ROBUST_SCALERS)
 def test_plain_scaling_is_that_of_the_networks_also_for_heavy_tails(
     columns: dict[str, np.ndarray[Any, Any]], column: str
 ) -> None:
-    scaling = Standardize(ROBUST_SCALERS[column])
-    raw = torch.from_numpy(columns[column]) * torch.tensor([1e-3, 1.0, 1.0, 1e3]).reshape(
-        -1, *[1] * (columns[column].ndim - 1)
-    )
-    expected = scaling(raw)
-    assert (expected.abs() == ROBUST_SCALERS[column].limit).any()
+    scaler = ROBUST_SCALERS[column]
+    scaling = Standardize(scaler)
+    events = torch.tensor(columns[column])
+    factors = torch.tensor([1e-3, 1.0, 1.0, 1e3])
+    for index, factor in enumerate(factors):
+        events[index] *= factor
+    plain_scaling = PlainScaling(scaling)
+
+    scaled = plain_scaling(events)
+
+    expected = scaling(events)
+    assert (expected.abs() == scaler.limit).any()
     # Rounding of the logarithm, divided by a standard deviation of 0.1.
-    torch.testing.assert_close(PlainScaling(scaling)(raw), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(scaled, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("scalers", [SCALERS, ROBUST_SCALERS], ids=["linear", "robust"])
@@ -145,8 +158,9 @@ def test_all_shapes_are_fixed_and_all_operators_plain(
 
     model = onnx.load(tmp_path / "one_event.onnx")
     shapes = {}
-    for value in [*model.graph.input, *model.graph.output]:
-        shapes[value.name] = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    for tensor in [*model.graph.input, *model.graph.output]:
+        dimensions = tensor.type.tensor_type.shape.dim
+        shapes[tensor.name] = [dimension.dim_value for dimension in dimensions]
     input_shapes = {
         "hlf": [1, len(hlf_names())],
         "particles": [1, MAX_PARTICLES, NUM_PARTICLE_FEATURES],
@@ -167,19 +181,28 @@ def test_a_scaling_without_a_value_at_0_leaves_padding_without_effect() -> None:
             return torch.log(values.abs())
 
     torch.manual_seed(1)
-    scalers = {"particles": Scaler([0.0] * NUM_PARTICLE_FEATURES, [1.0] * NUM_PARTICLE_FEATURES)}
-    encoder = ParticlesClassifier(
-        ParticlesSettings(gru_width=5, frame="detector"), scalers, num_classes=3
-    ).encoder
+    mean = [0.0] * NUM_PARTICLE_FEATURES
+    std = [1.0] * NUM_PARTICLE_FEATURES
+    settings = ParticlesSettings(gru_width=5, frame="detector")
+    network = ParticlesClassifier(settings, {"particles": Scaler(mean, std)}, num_classes=3)
+    encoder = network.encoder
     encoder.scaling = Logarithm()  # type: ignore[assignment]
     rows = torch.rand(1, 4, NUM_PARTICLE_FEATURES) + 0.5
-    rows[..., 13:18] = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]).clamp(min=1e-30)
-    padded = torch.cat([rows, torch.zeros(1, 3, NUM_PARTICLE_FEATURES)], dim=1)
+    # The flags of types: all particles are of the first. A flag of 0 would have no logarithm.
+    rows[..., 13:18] = torch.tensor([1.0, 1e-30, 1e-30, 1e-30, 1e-30])
+    padding = torch.zeros(1, 3, NUM_PARTICLE_FEATURES)
+    padded = torch.cat([rows, padding], dim=1)
+    holding_encoder = HoldingEncoder(encoder)
+
+    state = holding_encoder(padded)
+
     expected = encoder(rows, torch.tensor([4]))
-    torch.testing.assert_close(HoldingEncoder(encoder)(padded), expected)
+    torch.testing.assert_close(state, expected)
 
 
 def test_a_network_of_another_form_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ParticlesClassifier, "standard_form", Classifier.standard_form)
+    network = small_network("particles")
+
     with pytest.raises(ValueError, match="ParticlesClassifier has no form for one event"):
-        OneEventNetwork(small_network("particles"))
+        OneEventNetwork(network)

@@ -26,28 +26,36 @@ Columns = dict[str, np.ndarray[Any, Any]]
 @pytest.fixture(scope="module")
 def columns() -> Columns:
     """Events as in the features Parquet: GeV beside radians and flags, 0 to 801 particles."""
-    rng, num_events = np.random.default_rng(1), 40
-    magnitudes = np.geomspace(1e3, 1e-2, len(hlf_names()))
-    hlf = magnitudes * rng.exponential(1.0, (num_events, len(hlf_names())))
+    rng = np.random.default_rng(1)
+    num_events = 40
+    num_features = len(hlf_names())
+    magnitudes = np.geomspace(1e3, 1e-2, num_features)
+    hlf = magnitudes * rng.exponential(1.0, (num_events, num_features))
     lengths = rng.integers(1, MAX_PARTICLES + 1, num_events)
     lengths[:2] = 0, MAX_PARTICLES
+    labels = rng.integers(0, 3, num_events)
     return {
         "hlf": hlf.astype(np.float32),
-        "particles": random_particles(rng, rng.integers(0, 3, num_events), lengths),
+        "particles": random_particles(rng, labels, lengths),
         "num_particles": lengths.astype(np.int32),
     }
 
 
 def network_with_scalers(name: ModelName, columns: Columns) -> tuple[Classifier, ModelSpec]:
     """A network of the published size, with the scalers of the events."""
-    is_particle = np.arange(MAX_PARTICLES) < columns["num_particles"][:, None]
-    particles = columns["particles"].reshape(*is_particle.shape, -1)[is_particle]
+    lengths = columns["num_particles"]
+    padded = columns["particles"].reshape(len(lengths), MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    is_particle = np.arange(MAX_PARTICLES) < lengths[:, np.newaxis]
+    rows_of_columns = {"hlf": columns["hlf"], "particles": padded[is_particle]}
     scalers = {}
-    for column, rows in {"hlf": columns["hlf"], "particles": particles}.items():
+    for column, rows in rows_of_columns.items():
         if column in NETWORKS[name].inputs:
-            scalers[column] = Scaler(rows.mean(axis=0).tolist(), rows.std(axis=0).tolist())
+            mean = rows.mean(axis=0)
+            std = rows.std(axis=0)
+            scalers[column] = Scaler(mean.tolist(), std.tolist())
     spec = ModelSpec(NETWORKS[name](), CLASSES, scalers)
-    return small_network(spec, dtype=torch.float32), spec
+    model = small_network(spec, dtype=torch.float32)
+    return model, spec
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,8 +63,9 @@ def test_changed_weights_are_noticed(tmp_path: Path, columns: Columns, name: Mod
     model, spec = network_with_scalers(name, columns)
     export_onnx(model, spec, tmp_path / "model.onnx")
     exported = OnnxClassifier.load(tmp_path / "model.onnx")
+    *_, last_bias = model.parameters()
     with torch.no_grad():
-        list(model.parameters())[-1][0] += 1e-3
+        last_bias[0] += 1e-3
 
     difference = largest_difference(
         model, exported, columns, batch_sizes=(1, 3), particle_counts=(1, 5)
@@ -81,6 +90,11 @@ class RecordingNetwork:
         return probabilities
 
 
+def sizes_of(batch: Columns) -> tuple[int, set[int]]:
+    """Number of events, and their numbers of particles."""
+    return len(batch["hlf"]), set(batch["num_particles"].tolist())
+
+
 def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> None:
     model, _ = network_with_scalers("inclusive", columns)
     exported: Any = RecordingNetwork(model, 0.25)
@@ -91,19 +105,22 @@ def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> 
     )
 
     assert difference == pytest.approx(0.25, abs=1e-6)
-    sizes = [
-        (len(batch["hlf"]), set(batch["num_particles"].tolist())) for batch in exported.batches
-    ]
-    unchanged = (3, set(events["num_particles"].tolist()))
+    sizes = [sizes_of(batch) for batch in exported.batches]
+    unchanged = sizes_of(events)
     counted = [(1, {2}), (7, {2}), (1, {MAX_PARTICLES}), (7, {MAX_PARTICLES})]
     # Then events with invalid features, with invalid particles, and no events.
     assert sizes == [*counted, unchanged, unchanged, (0, set())]
-    lists = exported.batches[3]["particles"].reshape(7, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    # Seven events repeat the three, and each list its particles.
+    batch_of_7 = exported.batches[3]
+    lists = batch_of_7["particles"].reshape(7, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
     for index, rows in enumerate(lists):
         length = events["num_particles"][index % 3]
-        particles = events["particles"][index % 3].reshape(MAX_PARTICLES, -1)[:length]
-        assert np.array_equal(rows, np.resize(particles, rows.shape))
-    assert not exported.batches[0]["particles"].reshape(MAX_PARTICLES, -1)[2:].any()
+        event = events["particles"][index % 3].reshape(MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+        repeated = np.resize(event[:length], rows.shape)
+        assert np.array_equal(rows, repeated)
+    batch_of_1 = exported.batches[0]
+    rows_of_event = batch_of_1["particles"].reshape(MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    assert not rows_of_event[2:].any()
 
 
 def test_no_batch_has_more_rows_than_64_of_the_longest_events(columns: Columns) -> None:
@@ -115,10 +132,10 @@ def test_no_batch_has_more_rows_than_64_of_the_longest_events(columns: Columns) 
         model, exported, events, batch_sizes=(64, 65), particle_counts=(2, MAX_PARTICLES)
     )
 
-    sizes = [
-        (len(batch["hlf"]), int(batch["num_particles"].max(initial=0)))
-        for batch in exported.batches
-    ]
+    sizes = []
+    for batch in exported.batches:
+        most_particles = int(batch["num_particles"].max(initial=0))
+        sizes.append((len(batch["hlf"]), most_particles))
     assert sizes[:3] == [(64, 2), (65, 2), (64, MAX_PARTICLES)]
     assert (65, MAX_PARTICLES) not in sizes
 
@@ -127,7 +144,9 @@ def test_a_probability_that_is_nan_is_no_parity(columns: Columns) -> None:
     model, _ = network_with_scalers("hlf", columns)
     exported: Any = RecordingNetwork(model, np.nan)
 
-    assert np.isnan(largest_difference(model, exported, columns, batch_sizes=(1, 2, 3)))
+    difference = largest_difference(model, exported, columns, batch_sizes=(1, 2, 3))
+
+    assert np.isnan(difference)
 
 
 @pytest.mark.parametrize("name", ["hlf", "particles"])
@@ -137,7 +156,8 @@ def test_a_file_that_drops_nan_is_no_parity(columns: Columns, name: ModelName) -
 
     class DroppingNetwork:
         def probabilities(self, columns: Columns) -> np.ndarray[Any, Any]:
-            return np.nan_to_num(model.probabilities(columns), nan=0.3)
+            probabilities = model.probabilities(columns)
+            return np.nan_to_num(probabilities, nan=0.3)
 
     events = {column: values[:20] for column, values in columns.items()}
     exported: Any = DroppingNetwork()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -35,6 +36,11 @@ every_network = pytest.mark.parametrize("name", NAMES)
 networks_on_particles = pytest.mark.parametrize(("name", "settings"), VARIANTS)
 
 
+def dense_parameters(*widths: int) -> int:
+    """Weights and biases of dense layers."""
+    return sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths))
+
+
 def assert_same(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
@@ -42,13 +48,15 @@ def assert_same(actual: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize(
     ("name", "num_parameters"),
     [
-        ("hlf", (NUM_HLF + 1) * 50 + (50 + 1) * 20 + (20 + 1) * 10 + (10 + 1) * 3),
-        ("particles", GRU_PARAMETERS + (50 + 1) * 3),
-        ("inclusive", GRU_PARAMETERS + (50 + NUM_HLF + 1) * 25 + (25 + 1) * 3),
+        ("hlf", dense_parameters(NUM_HLF, 50, 20, 10, 3)),
+        ("particles", GRU_PARAMETERS + dense_parameters(50, 3)),
+        ("inclusive", GRU_PARAMETERS + dense_parameters(50 + NUM_HLF, 25, 3)),
     ],
 )
 def test_the_defaults_are_the_published_sizes(name: ModelName, num_parameters: int) -> None:
-    model = build(ModelSpec(NETWORKS[name](), ["QCD", "ttbar", "W+jets"], SCALERS))
+    spec = ModelSpec(NETWORKS[name](), ["QCD", "ttbar", "W+jets"], SCALERS)
+
+    model = build(spec)
 
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
     assert model.inputs == NETWORKS[name].inputs
@@ -59,7 +67,8 @@ def test_the_defaults_are_the_published_sizes(name: ModelName, num_parameters: i
 @every_network
 @given(order=st.permutations(range(len(LENGTHS))))
 def test_logits_depend_only_on_their_event(name: ModelName, order: list[int]) -> None:
-    model, events = small_network(name), random_events(LENGTHS)
+    model = small_network(name)
+    events = random_events(LENGTHS)
     shuffled = {column: values[order] for column, values in events.items()}
     first_alone = {column: values[:1] for column, values in shuffled.items()}
 
@@ -73,24 +82,30 @@ def test_logits_depend_only_on_their_event(name: ModelName, order: list[int]) ->
 def test_features_and_scaler_in_other_units_give_the_same_logits(name: ModelName) -> None:
     # The frame of the lepton rotates by radians only.
     settings = {"frame": "detector"} if name in ON_PARTICLES else {}
-    events, spec = random_events(LENGTHS), small_spec(name, **settings)
-    other_units, other_scalers = dict(events), {}
+    spec = small_spec(name, **settings)
+    events = random_events(LENGTHS)
+    events_in_other_units = dict(events)
+    other_scalers = {}
     for column, scaler in SCALERS.items():
-        other_units[column] = 8 * events[column] + 3
-        mean, std = [8 * x + 3 for x in scaler.mean], [8 * x for x in scaler.std]
+        events_in_other_units[column] = 8 * events[column] + 3
+        mean = [8 * x + 3 for x in scaler.mean]
+        std = [8 * x for x in scaler.std]
         other_scalers[column] = Scaler(mean, std)
     model = small_network(spec)
     model_in_other_units = small_network(spec._replace(scalers=other_scalers))
 
     logits = run(model, events)
+    logits_in_other_units = run(model_in_other_units, events_in_other_units)
+    wrong_logits = run(model, events_in_other_units)
 
-    assert_same(run(model_in_other_units, other_units), logits)
-    assert not torch.allclose(run(model, other_units), logits)
+    assert_same(logits_in_other_units, logits)
+    assert not torch.allclose(wrong_logits, logits)
 
 
 @every_network
 def test_the_gradient_is_that_of_finite_differences(name: ModelName) -> None:
-    model, events = small_network(name), random_events(LENGTHS)
+    model = small_network(name)
+    events = random_events(LENGTHS)
     slopes = torch.cat([gradient.reshape(-1) for gradient in gradients(model, events)])
     weights = nn.utils.parameters_to_vector(model.parameters()).detach()
     generator = torch.Generator().manual_seed(1)
@@ -101,7 +116,8 @@ def test_the_gradient_is_that_of_finite_differences(name: ModelName) -> None:
         nn.utils.vector_to_parameters(weights + step * direction, model.parameters())
         logits = run(model, events)
         factors = torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype)
-        return float((logits * factors.view_as(logits)).sum())
+        products = logits.flatten() * factors
+        return float(products.sum())
 
     # Such short steps pass no kink of a ReLU, of which there are some for each particle.
     expected = (loss(1e-8) - loss(-1e-8)) / 2e-8
@@ -112,10 +128,12 @@ def test_the_gradient_is_that_of_finite_differences(name: ModelName) -> None:
 @every_network
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_are_reproducible_bit_by_bit(name: ModelName, dtype: torch.dtype) -> None:
-    model, events = small_network(name, dtype=dtype), random_events(LENGTHS, dtype=dtype)
+    model = small_network(name, dtype=dtype)
+    events = random_events(LENGTHS, dtype=dtype)
     torch.use_deterministic_algorithms(True)
     try:
-        first, second = gradients(model, events), gradients(model, events)
+        first = gradients(model, events)
+        second = gradients(model, events)
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -143,18 +161,22 @@ def test_the_forward_pass_never_waits_for_the_device(name: ModelName) -> None:
 def test_padding_changes_neither_logits_nor_gradients(
     name: ModelName, settings: dict[str, Any], lengths: list[int], more_rows: int, padding: float
 ) -> None:
-    model, events = small_network(name, **settings), random_events(lengths)
+    model = small_network(name, **settings)
+    events = random_events(lengths)
     particles = events["particles"]
-    shape = len(lengths), particles.shape[1] + more_rows, NUM_PARTICLE_FEATURES
+    num_events, num_rows, num_features = particles.shape
+    shape = (num_events, num_rows + more_rows, num_features)
     padded = torch.full(shape, padding, dtype=torch.float64)
     for event, length in enumerate(lengths):
         padded[event, :length] = particles[event, :length]
     padded_events = {**events, "particles": padded}
 
-    assert_same(run(model, padded_events), run(model, events))
-    expected = gradients(model, events)
-    for actual, gradient in zip(gradients(model, padded_events), expected, strict=True):
-        assert_same(actual, gradient)
+    logits = run(model, padded_events)
+    padded_gradients = gradients(model, padded_events)
+
+    assert_same(logits, run(model, events))
+    for gradient, expected in zip(padded_gradients, gradients(model, events), strict=True):
+        assert_same(gradient, expected)
 
 
 @networks_on_particles
@@ -163,22 +185,29 @@ def test_an_event_without_particles_counts_as_one_average_particle(
 ) -> None:
     # The frame of the lepton would rotate an average particle.
     model = small_network(name, **{**settings, "frame": "detector"})
-    events, average = random_events([0, 3]), random_events([0, 3])
-    average["particles"][0, 0] = torch.tensor(SCALERS["particles"].mean, dtype=torch.float64)
-    average["num_particles"][0] = 1
+    events = random_events([0, 3])
+    events_with_average = random_events([0, 3])
+    average_particle = torch.tensor(SCALERS["particles"].mean, dtype=torch.float64)
+    events_with_average["particles"][0, 0] = average_particle
+    events_with_average["num_particles"][0] = 1
 
-    assert_same(run(model, events), run(model, average))
-    assert all(gradient.isfinite().all() for gradient in gradients(model, events))
+    logits = run(model, events)
+
+    assert_same(logits, run(model, events_with_average))
+    for gradient in gradients(model, events):
+        assert gradient.isfinite().all()
 
 
 @networks_on_particles
 def test_a_list_shorter_than_its_events_is_an_error(
     name: ModelName, settings: dict[str, Any]
 ) -> None:
-    events = {**random_events([3, 2]), "num_particles": torch.tensor([4, 2])}
+    model = small_network(name, **settings)
+    events = random_events([3, 2])
+    events["num_particles"] = torch.tensor([4, 2])
 
     with pytest.raises(RuntimeError, match="out of bounds"):
-        run(small_network(name, **settings), events)
+        run(model, events)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -192,7 +221,8 @@ def test_a_number_that_is_not_finite_makes_its_event_invalid_unless_it_is_paddin
     particles[:, row, row] = value
 
     def is_invalid(**columns: Tensor) -> list[bool]:
-        return nan_where_invalid(**columns).isnan()[:, 0].tolist()
+        sums = nan_where_invalid(**columns)
+        return sums.isnan()[:, 0].tolist()
 
     expected = [row < count for count in counts.tolist()]
     assert is_invalid(particles=particles, num_particles=counts) == expected
@@ -209,8 +239,9 @@ def test_a_number_that_is_not_finite_makes_its_event_invalid_unless_it_is_paddin
 
 def test_a_negative_number_of_particles_makes_its_event_invalid() -> None:
     particles = torch.ones(3, 2, NUM_PARTICLE_FEATURES)
+    counts = torch.tensor([-1, 0, 2])
 
-    sums = nan_where_invalid(particles=particles, num_particles=torch.tensor([-1, 0, 2]))
+    sums = nan_where_invalid(particles=particles, num_particles=counts)
 
     assert sums.isnan()[:, 0].tolist() == [True, False, False]
     assert sums[1:].tolist() == [[0.0], [0.0]]

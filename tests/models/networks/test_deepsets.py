@@ -29,9 +29,12 @@ def logits_by_hand(model: Classifier, event: np.ndarray, pooling: str) -> np.nda
 
     total = np.zeros(len(weights["of_particle.2.bias"]))
     for particle in event:
-        total += dense("of_particle.2", dense("of_particle.0", (particle - mean) / std))
-    pooled = total / (len(event) if pooling == "mean" else MAX_PARTICLES)
-    return linear("output", dense("of_event.0", pooled))
+        scaled = (particle - mean) / std
+        hidden = dense("of_particle.0", scaled)
+        total += dense("of_particle.2", hidden)
+    divisor = len(event) if pooling == "mean" else MAX_PARTICLES
+    hidden = dense("of_event.0", total / divisor)
+    return linear("output", hidden)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "sum"])
@@ -43,8 +46,9 @@ def test_the_network_is_dense_layers_around_a_mean_or_sum(pooling: str) -> None:
 
     logits = run(model, events).detach().numpy()
 
-    for index, (event, length) in enumerate(zip(events["particles"], LENGTHS, strict=True)):
-        expected = logits_by_hand(model, event[:length].numpy(), pooling)
+    particles = events["particles"].numpy()
+    for index, length in enumerate(LENGTHS):
+        expected = logits_by_hand(model, particles[index, :length], pooling)
         np.testing.assert_allclose(logits[index], expected, rtol=1e-12, atol=1e-12)
 
 
@@ -53,25 +57,30 @@ def test_the_network_is_dense_layers_around_a_mean_or_sum(pooling: str) -> None:
 @pytest.mark.parametrize("frame", Frame)
 @given(order=st.permutations(range(9)))
 def test_the_order_of_particles_does_not_matter(name: str, frame: Frame, order: list[int]) -> None:
-    model, events = small_network(name, frame=frame), random_events([9, 9])
+    model = small_network(name, frame=frame)
+    events = random_events([9, 9])
     if frame is Frame.LEPTON:
         # In its own frame the lepton stays first.
-        order = [0, *(row for row in order if row)]
+        order = [0, *filter(None, order)]
     shuffled = {**events, "particles": events["particles"][:, order]}
 
     logits = run(model, shuffled)
 
-    torch.testing.assert_close(logits, run(model, events), rtol=0, atol=1e-12)
+    expected = run(model, events)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-12)
 
 
 def test_only_the_sum_depends_on_the_number_of_particles() -> None:
     once = random_events([3])
-    particles, counts = once["particles"].repeat(1, 2, 1), torch.tensor([6])
-    twice = {**once, "particles": particles, "num_particles": counts}
+    repeated_particles = once["particles"].repeat(1, 2, 1)
+    twice = {**once, "particles": repeated_particles, "num_particles": torch.tensor([6])}
     mean_network = small_network("deepsets", pooling="mean")
     sum_network = small_network("deepsets", pooling="sum")
 
-    torch.testing.assert_close(
-        run(mean_network, twice), run(mean_network, once), rtol=0, atol=1e-12
-    )
-    assert not torch.allclose(run(sum_network, twice), run(sum_network, once), rtol=1e-6)
+    mean_of_once = run(mean_network, once)
+    mean_of_twice = run(mean_network, twice)
+    sum_of_once = run(sum_network, once)
+    sum_of_twice = run(sum_network, twice)
+
+    torch.testing.assert_close(mean_of_twice, mean_of_once, rtol=0, atol=1e-12)
+    assert not torch.allclose(sum_of_twice, sum_of_once, rtol=1e-6)
