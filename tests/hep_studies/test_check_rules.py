@@ -27,7 +27,12 @@ def _machine_of_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def workload_of(method: str, **train: Any) -> SyntheticWorkload:
     settings = TrainSettings.model_validate({"workers": 4, **train})
-    return SyntheticWorkload(method, STEP_SECONDS, settings, ClusterSettings(), 10, [5] * 4)
+    cluster = ClusterSettings()
+    num_parameters = 10
+    steps_of_workers = [5, 5, 5, 5]
+    return SyntheticWorkload(
+        method, STEP_SECONDS, settings, cluster, num_parameters, steps_of_workers
+    )
 
 
 def check_of(workload: SyntheticWorkload, measured: float, **fields: Any) -> TimeCheck:
@@ -48,15 +53,19 @@ SLOWMO = workload_of("with slowmo", slowmo={"tau": 12})
     ],
 )
 def test_other_work_and_a_large_spread_refuse_a_check(fields: dict[str, Any], reason: str) -> None:
-    (check,) = judge_checks([PLAIN], [check_of(PLAIN, 1.2e-3, **fields)], cores=2)
+    check = check_of(PLAIN, 1.2e-3, **fields)
 
-    assert check.refused == reason
+    (judged,) = judge_checks([PLAIN], [check], cores=2)
+
+    assert judged.refused == reason
 
 
 def test_a_reason_of_an_earlier_measurement_is_forgotten() -> None:
-    (check,) = judge_checks([PLAIN], [check_of(PLAIN, 1.2e-3, refused="busy")], cores=2)
+    check = check_of(PLAIN, 1.2e-3, refused="busy")
 
-    assert check.refused == ""
+    (judged,) = judge_checks([PLAIN], [check], cores=2)
+
+    assert judged.refused == ""
 
 
 def test_cores_that_the_ranks_may_not_use_are_there_for_other_work(
@@ -71,10 +80,11 @@ def test_cores_that_the_ranks_may_not_use_are_there_for_other_work(
 def test_a_method_that_does_more_in_less_time_refuses_both_checks() -> None:
     checks = [check_of(PLAIN, DISTURBED), check_of(SLOWMO, UNDISTURBED)]
 
-    checks = judge_checks([PLAIN, SLOWMO], checks, cores=2)
+    plain, slowmo = judge_checks([PLAIN, SLOWMO], checks, cores=2)
 
     reason = "plain takes 13.8 ms a step, but with slowmo, which does more, 1.53 ms"
-    assert [check.refused for check in checks] == [reason, reason]
+    assert plain.refused == reason
+    assert slowmo.refused == reason
 
 
 @pytest.mark.parametrize(
@@ -98,12 +108,16 @@ def test_a_method_that_does_more_in_less_time_refuses_both_checks() -> None:
 def test_methods_are_ordered_by_how_often_they_communicate(
     less: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    workloads = [workload_of("less", **less), workload_of("more", **more)]
-    in_order = [check_of(workloads[0], UNDISTURBED), check_of(workloads[1], DISTURBED)]
-    in_wrong_order = [check_of(workloads[0], DISTURBED), check_of(workloads[1], UNDISTURBED)]
+    rare = workload_of("less", **less)
+    frequent = workload_of("more", **more)
+    in_order = [check_of(rare, UNDISTURBED), check_of(frequent, DISTURBED)]
+    in_wrong_order = [check_of(rare, DISTURBED), check_of(frequent, UNDISTURBED)]
 
-    assert not any(check.refused for check in judge_checks(workloads, in_order, cores=2))
-    assert all(check.refused for check in judge_checks(workloads, in_wrong_order, cores=2))
+    judged_in_order = judge_checks([rare, frequent], in_order, cores=2)
+    judged_in_wrong_order = judge_checks([rare, frequent], in_wrong_order, cores=2)
+
+    assert not any(check.refused for check in judged_in_order)
+    assert all(check.refused for check in judged_in_wrong_order)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +133,9 @@ def test_methods_are_ordered_by_how_often_they_communicate(
 def test_workloads_that_differ_otherwise_are_not_ordered(other: SyntheticWorkload) -> None:
     checks = [check_of(PLAIN, DISTURBED), check_of(other, UNDISTURBED)]
 
-    assert not any(check.refused for check in judge_checks([PLAIN, other], checks, cores=2))
+    judged = judge_checks([PLAIN, other], checks, cores=2)
+
+    assert not any(check.refused for check in judged)
 
 
 @pytest.mark.parametrize(("plain", "is_refused"), [(1.62e-3, False), (1.7e-3, True)])
@@ -127,26 +143,26 @@ def test_the_order_holds_within_the_spreads(plain: float, is_refused: bool) -> N
     """The spreads and a part of the step leave 0.11 ms to chance."""
     checks = [check_of(PLAIN, plain, spread=4e-5), check_of(SLOWMO, 1.53e-3, spread=2e-5)]
 
-    checks = judge_checks([PLAIN, SLOWMO], checks, cores=2)
+    judged_plain, judged_slowmo = judge_checks([PLAIN, SLOWMO], checks, cores=2)
 
-    assert [bool(check.refused) for check in checks] == [is_refused, is_refused]
+    assert bool(judged_plain.refused) == is_refused
+    assert bool(judged_slowmo.refused) == is_refused
 
 
 def test_a_check_that_other_work_disturbed_spoils_no_other() -> None:
     disturbed = check_of(PLAIN, DISTURBED, load=1.4)
+    undisturbed = check_of(SLOWMO, UNDISTURBED)
 
-    _, undisturbed = judge_checks(
-        [PLAIN, SLOWMO], [disturbed, check_of(SLOWMO, UNDISTURBED)], cores=2
-    )
+    _, judged = judge_checks([PLAIN, SLOWMO], [disturbed, undisturbed], cores=2)
 
-    assert undisturbed.refused == ""
+    assert judged.refused == ""
 
 
 def test_a_shorter_simulated_step_is_no_contradiction() -> None:
     """Epochs of more steps have other computing times, in the simulator and on the ranks."""
-    checks = [
-        check_of(PLAIN, 1.7e-3),
-        replace(check_of(SLOWMO, 1.53e-3), simulated=0.85 * STEP_SECONDS),
-    ]
+    long_step = check_of(PLAIN, 1.7e-3)
+    short_step = check_of(SLOWMO, 1.53e-3, simulated=0.85 * STEP_SECONDS)
 
-    assert not any(check.refused for check in judge_checks([PLAIN, SLOWMO], checks, cores=2))
+    judged = judge_checks([PLAIN, SLOWMO], [long_step, short_step], cores=2)
+
+    assert not any(check.refused for check in judged)

@@ -23,8 +23,11 @@ METHODS: dict[str, Any] = {
 
 
 def measured_plan(folder: Path, seeds: int) -> list[PlannedRun]:
-    write_dataset(folder / "a", rows={"train": [20] * 4, "val": [20], "test": [30]})
-    subject = Subject(HepSettings(folder=folder / "a", network=HlfSettings(hidden=[4])), "a")
+    dataset = folder / "a"
+    write_dataset(dataset, rows={"train": [20] * 4, "val": [20], "test": [30]})
+    network = HlfSettings(hidden=[4])
+    workload = HepSettings(folder=dataset, network=network)
+    subject = Subject(workload, "a")
     return example_plan(
         subject,
         folder / "study",
@@ -41,9 +44,13 @@ def test_no_method_is_always_the_first_to_run(tmp_path: Path) -> None:
 
     order = in_random_order(runs)
 
-    assert sorted(run.folder for run in order) == sorted(run.folder for run in runs)
-    assert [run.train.seed for run in order] == [run.train.seed for run in runs]
-    assert len({run.method for run in order[::3]}) > 1
+    folders = [run.folder for run in runs]
+    seeds = [run.train.seed for run in runs]
+    assert sorted(run.folder for run in order) == sorted(folders)
+    assert [run.train.seed for run in order] == seeds
+    # Each seed runs the three methods one after the other.
+    first_methods = {run.method for run in order[::3]}
+    assert len(first_methods) > 1
     assert in_random_order(runs) == order
 
 
@@ -51,21 +58,21 @@ def test_no_method_is_always_the_first_to_run(tmp_path: Path) -> None:
 def test_ranks_warm_up_with_every_method_before_the_first_run(tmp_path: Path) -> None:
     """The first epoch once took 0.7 to 1.4 s instead of 0.03 s."""
     runs = measured_plan(tmp_path, seeds=1)
+    jobs = tmp_path / "jobs"
     finished_steps: list[int] = []
 
-    train_on_ranks(
-        runs,
-        tmp_path / "jobs",
-        code="",
-        on_progress=lambda steps, *_: finished_steps.append(steps),
-        on_loss=pytest.fail,
-    )
+    def record_steps(steps: int, *_: object) -> None:
+        finished_steps.append(steps)
 
-    run_times = {run.method: (run.folder / "model").stat().st_mtime_ns for run in runs}
-    warm_up_times = {
-        path.parent.name: path.stat().st_mtime_ns
-        for path in (tmp_path / "jobs" / "warm-up").glob("*/model")
-    }
+    train_on_ranks(runs, jobs, code="", on_progress=record_steps, on_loss=pytest.fail)
+
+    run_times = {}
+    for run in runs:
+        model = run.folder / "model"
+        run_times[run.method] = model.stat().st_mtime_ns
+    warm_up_times = {}
+    for model in (jobs / "warm-up").glob("*/model"):
+        warm_up_times[model.parent.name] = model.stat().st_mtime_ns
     assert warm_up_times.keys() == run_times.keys()
     assert max(warm_up_times.values()) < min(run_times.values())
     assert finished_steps == sorted(finished_steps)

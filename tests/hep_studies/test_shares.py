@@ -26,7 +26,8 @@ def interval_of(
     differences = np.subtract(first, second)
     numbers = pd.Series(first, dtype=float), pd.Series(second, dtype=float)
     pair = SharePair.from_numbers(*numbers, is_outcome=is_outcome)
-    return Difference.from_seeds(differences)._replace(shares=pair).interval(LEVEL)
+    difference = Difference.from_seeds(differences)._replace(shares=pair)
+    return difference.interval(LEVEL)
 
 
 @pytest.mark.parametrize("num_runs", [5, 26])
@@ -35,11 +36,13 @@ def test_the_exact_interval_of_a_share_covers_it(num_runs: int, share: float) ->
     rng = np.random.default_rng(num_runs)
     intervals = [share_interval(number, num_runs, LEVEL) for number in range(num_runs + 1)]
 
-    draws = rng.binomial(num_runs, share, size=4000)
-    missed = [not intervals[draw].low <= share <= intervals[draw].high for draw in draws]
+    num_missed = 0
+    for draw in rng.binomial(num_runs, share, size=4000):
+        interval = intervals[draw]
+        num_missed += not interval.low <= share <= interval.high
 
     # Three standard deviations of 4,000 draws are 0.01.
-    assert np.mean(missed) < LEVEL + 0.01
+    assert num_missed / 4000 < LEVEL + 0.01
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
@@ -48,14 +51,16 @@ def test_the_interval_of_a_difference_of_outcomes_covers_it(
     shares: tuple[float, float], correlation: float
 ) -> None:
     rng = np.random.default_rng(1)
+    first_share, second_share = shares
+    truth = first_share - second_share
     num_missed = 0
     for _ in range(400):
-        common, rest = rng.normal(size=(2, 26))
-        mixed = correlation * common + np.sqrt(1 - correlation**2) * rest
-        first = (common < ndtri(shares[0])).astype(float)
-        second = (mixed < ndtri(shares[1])).astype(float)
+        common, independent = rng.normal(size=(2, 26))
+        correlated = correlation * common + np.sqrt(1 - correlation**2) * independent
+        first = (common < ndtri(first_share)).astype(float)
+        second = (correlated < ndtri(second_share)).astype(float)
         low, high = interval_of(first, second, is_outcome=True)
-        num_missed += not low <= shares[0] - shares[1] <= high
+        num_missed += not low <= truth <= high
 
     # Three standard deviations of 400 draws are 0.033.
     assert num_missed / 400 < LEVEL + 0.033
@@ -66,36 +71,41 @@ def test_runs_that_all_differ_leave_room_for_some_that_do_not(num_runs: int) -> 
     low, high = interval_of([1] * num_runs, [0] * num_runs, is_outcome=True)
 
     lowest_share, _ = share_interval(num_runs, num_runs, LEVEL)
+    half_width = np.sqrt(2) * (1 - lowest_share)
     assert high == 1.0
-    assert low == pytest.approx(1 - np.sqrt(2) * (1 - lowest_share))
+    assert low == pytest.approx(1 - half_width)
 
 
 def test_shares_of_time_differ_by_no_more_than_is_possible() -> None:
-    first, second = [0.82, 0.68, 0.94], [0.28, 0.24, 0.28]
+    first = [0.82, 0.68, 0.94]
+    second = [0.28, 0.24, 0.28]
 
     low, high = interval_of(first, second, is_outcome=False)
 
     symmetric = Difference.from_seeds(np.subtract(first, second))
-    assert symmetric.interval(0.0125)[1] > 0.9
+    _, symmetric_high = symmetric.interval(0.0125)
+    assert symmetric_high > 0.9
     assert low > 0
     # The higher share is 1 at most.
     assert high < 1 - np.mean(second) + 0.1
 
 
 def test_shares_far_from_their_ends_have_the_interval_of_paired_differences() -> None:
-    first, second = np.random.default_rng(2).uniform(0.4, 0.6, size=(2, 8))
+    rng = np.random.default_rng(2)
+    first, second = rng.uniform(0.4, 0.6, size=(2, 8))
 
     interval = interval_of(first, second, is_outcome=False)
 
-    assert interval == pytest.approx(Difference.from_seeds(first - second).interval(LEVEL))
+    paired = Difference.from_seeds(first - second)
+    assert interval == pytest.approx(paired.interval(LEVEL))
 
 
 def run_that_diverges(method: str, seed: int, *, diverges: bool) -> RunResult:
     run = example_run(method, seed)
-    losses = [1.0, 1.1 if diverges else 0.5]
-    return replace(
-        run, curves={**run.curves, "train_loss": losses}, numbers={**run.numbers, "guess_loss": 1.1}
-    )
+    last_loss = 1.1 if diverges else 0.5
+    curves = {**run.curves, "train_loss": [1.0, last_loss]}
+    numbers = {**run.numbers, "guess_loss": 1.1}
+    return replace(run, curves=curves, numbers=numbers)
 
 
 @pytest.mark.parametrize(
@@ -107,15 +117,22 @@ def test_a_claim_about_runs_that_diverge(num_diverged: int, verdict: Verdict) ->
         runs.append(run_that_diverges("ad-psgd", seed, diverges=False))
         runs.append(run_that_diverges("ar-sgd", seed, diverges=seed < num_diverged))
 
-    judged = judge_first(example_result(example_study(), runs), {**BETTER, "measure": "diverged"})
+    result = example_result(example_study(), runs)
+
+    judged = judge_first(result, {**BETTER, "measure": "diverged"})
 
     assert judged.verdict is verdict
     (comparison,) = judged.comparisons
     low, high = comparison.difference.interval(comparison.level)
-    assert -1 <= low < num_diverged / 26 < high <= 1 or high == num_diverged / 26 == 1
+    share = num_diverged / 26
+    assert -1 <= low < share
+    assert share < high <= 1 or share == high == 1
 
 
-NUM_VALIDATED, NUM_TRAINED = 60, 240
+#: Of Student's t, for three seeds and 95 %.
+STUDENT_QUANTILE = 4.303
+NUM_VALIDATED = 60
+NUM_TRAINED = 240
 #: Number of events of each split: those of two classes, and of both.
 EVENT_COUNTS = {
     "train": [120, 120, NUM_TRAINED],
@@ -130,9 +147,11 @@ def judged_lead_of_one_event(measure: str, curve: str, num_events: int) -> Judge
     for seed in (1, 2, 3):
         for method, num_better in (("ar-sgd", 0), ("ad-psgd", 1)):
             run = example_run(method, seed)
-            accuracy = (num_events // 2 + 2 * seed + num_better) / num_events
+            num_correct = num_events // 2 + 2 * seed + num_better
+            accuracy = num_correct / num_events
+            curves = {**run.curves, curve: [accuracy] * 6}
             numbers = {**run.numbers, "worker_val_accuracy": accuracy}
-            runs.append(replace(run, curves={**run.curves, curve: [accuracy] * 6}, numbers=numbers))
+            runs.append(replace(run, curves=curves, numbers=numbers))
     result = example_result(example_study(), runs)
     events = EventsDescription(
         version="0001-abcdef01",
@@ -140,7 +159,8 @@ def judged_lead_of_one_event(measure: str, curve: str, num_events: int) -> Judge
         sample_note="technical sample",
         counts=EVENT_COUNTS,
     )
-    return judge_first(replace(result, events=events), {**BETTER, "measure": measure})
+    result = replace(result, events=events)
+    return judge_first(result, {**BETTER, "measure": measure})
 
 
 @pytest.mark.parametrize(
@@ -162,19 +182,24 @@ def test_a_difference_of_accuracies_is_known_no_better_than_to_one_event(
     assert judged.verdict in OPEN
     (comparison,) = judged.comparisons
     low, high = comparison.difference.interval(LEVEL)
-    # The quantile of Student's t for three seeds is 4.303.
-    half_width = 4.303 / np.sqrt(3) / num_events
+    one_event = 1 / num_events
+    half_width = STUDENT_QUANTILE * one_event / np.sqrt(3)
     lead = comparison.difference.mean
-    assert (lead - low, high - lead) == pytest.approx((half_width, half_width), rel=1e-3)
+    assert lead - low == pytest.approx(half_width, rel=1e-3)
+    assert high - lead == pytest.approx(half_width, rel=1e-3)
 
 
 @pytest.mark.parametrize("share", [0.4, 1.0])
 def test_shares_that_always_differ_by_the_same_have_an_interval(share: float) -> None:
     """Shares of time have no events, and differ at least in the last digits."""
-    low, high = interval_of([share] * 3, [share - 0.2] * 3, is_outcome=False)
+    first = [share] * 3
+    second = [share - 0.2] * 3
 
+    low, high = interval_of(first, second, is_outcome=False)
+
+    half_width = STUDENT_QUANTILE * 1e-6 / np.sqrt(3)
     assert low < 0.2 < high
-    assert high - low == pytest.approx(2 * 4.303 / np.sqrt(3) * 1e-6, rel=1e-3)
+    assert high - low == pytest.approx(2 * half_width, rel=1e-3)
 
 
 @pytest.mark.parametrize("num_runs", [2, 26])
@@ -187,7 +212,8 @@ def test_outcomes_that_agree_at_all_seeds_need_not_agree_at_others(num_runs: int
     num_diverged = num_runs // 2
     excess = num_diverged**2 - num_runs / 2
     correlation = excess / num_diverged**2
-    half_width = share_interval(num_diverged, num_runs, LEVEL).high - 0.5
-    expected = half_width * np.sqrt(2 * (1 - correlation))
-    assert (low, high) == pytest.approx((-expected, expected))
-    assert expected > 0.05
+    share = share_interval(num_diverged, num_runs, LEVEL)
+    half_width = (share.high - 0.5) * np.sqrt(2 * (1 - correlation))
+    assert low == pytest.approx(-half_width)
+    assert high == pytest.approx(half_width)
+    assert half_width > 0.05

@@ -27,13 +27,20 @@ def curves_run(rate: float, seed: int, **curves: list[float]) -> RunResult:
 
 def swept(runs: list[RunResult]) -> StudyResult:
     rates = sorted({run.values[RATE] for run in runs})
-    return example_result(example_study(vary={RATE: rates}, best_of=[RATE]), runs)
+    study = example_study(vary={RATE: rates}, best_of=[RATE])
+    return example_result(study, runs)
 
 
 def best_rate(runs: list[RunResult], best_in: str) -> float:
     """The rate at which the method is best in a measure."""
-    rate: float = swept(runs).best_combination(Cell(METHOD), best_in).plain_values[RATE]
+    best = swept(runs).best_combination(Cell(METHOD), best_in)
+    rate: float = best.plain_values[RATE]
     return rate
+
+
+def diverged_run(rate: float, seed: int) -> RunResult:
+    run = curves_run(rate, seed)
+    return replace(run, counts=None, curves={}, numbers={"diverged": 1.0})
 
 
 def test_a_time_is_claimed_at_the_fastest_rate_and_not_at_that_of_the_lowest_loss() -> None:
@@ -69,9 +76,8 @@ def test_the_mean_of_times_is_that_of_their_logarithms() -> None:
 
 
 def test_a_rate_at_which_a_run_diverged_comes_last() -> None:
-    diverged = replace(curves_run(0.1, 1), counts=None, curves={}, numbers={"diverged": 1.0})
     runs = [
-        diverged,
+        diverged_run(0.1, 1),
         curves_run(0.1, 2, val_loss=[0.1, 0.1]),
         curves_run(0.2, 1),
         curves_run(0.2, 2),
@@ -118,18 +124,23 @@ def test_a_best_value_at_an_end_of_its_sweep_is_at_an_edge(
 ) -> None:
     runs = []
     for rate, loss in losses.items():
-        run = curves_run(rate, 1, val_loss=[loss, loss])
-        runs.append(run if math.isfinite(loss) else replace(run, curves={}, counts=None))
+        if math.isfinite(loss):
+            runs.append(curves_run(rate, 1, val_loss=[loss, loss]))
+        else:
+            runs.append(diverged_run(rate, 1))
 
-    assert swept(runs).edges(Cell(METHOD)) == edges
+    study_result = swept(runs)
+
+    assert study_result.edges(Cell(METHOD)) == edges
 
 
 def test_values_that_are_no_numbers_have_no_edge() -> None:
     key = "train.nesterov"
     runs = [
-        example_run(METHOD, 1, values={key: value}, correct=correct)
-        for value, correct in ((False, 900), (True, 950))
+        example_run(METHOD, 1, values={key: False}, correct=900),
+        example_run(METHOD, 1, values={key: True}, correct=950),
     ]
-    result = example_result(example_study(vary={key: [False, True]}, best_of=[key]), runs)
+    study = example_study(vary={key: [False, True]}, best_of=[key])
+    result = example_result(study, runs)
 
     assert result.edges(Cell(METHOD)) == {}

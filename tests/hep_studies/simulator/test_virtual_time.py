@@ -24,7 +24,9 @@ from hep_studies.simulator.virtual_time import VirtualClock
 from training.errors import StalledError
 from training.loop.metering import Meter, MeteredTransport
 
-LATENCY, BANDWIDTH, STEP = 1e-4, 1e6, 1e-2
+LATENCY = 1e-4
+BANDWIDTH = 1e6
+STEP = 1e-2
 #: Vectors of the tests have 5 numbers of 8 bytes.
 LINK = constant_step_cluster(STEP, latency_seconds=LATENCY, bytes_per_second=BANDWIDTH)
 MESSAGE = LATENCY + 40 / BANDWIDTH
@@ -74,8 +76,11 @@ def test_a_locked_average_takes_two_round_trips_and_the_next_waits_for_it() -> N
         started = transport.now()
         if transport.rank:
             await shared.average_with(0)
-            assert transport.now() - started == pytest.approx(LOCKED * transport.rank)
-            assert shared.counts.wait_seconds == pytest.approx(LOCKED * (transport.rank - 1))
+            seconds = transport.now() - started
+            # Rank 1 is the first, and the next ranks wait for all before them.
+            num_before = transport.rank - 1
+            assert seconds == pytest.approx(LOCKED * transport.rank)
+            assert shared.counts.wait_seconds == pytest.approx(LOCKED * num_before)
             assert shared.counts.exchange_seconds == pytest.approx(LOCKED * transport.rank)
 
     on_workers(4, average)
@@ -101,11 +106,14 @@ def test_a_change_during_an_average_is_not_lost(protocol: str) -> None:
         clock.spawn(work(transport), f"worker {transport.rank}")
     clock.run()
 
-    assert [network.vectors[0][rank].values[0] for rank in range(2)] == [5, 5]
+    first, second = (network.vectors[0][rank] for rank in range(2))
+    assert first.values[0] == 5
+    assert second.values[0] == 5
 
 
 def only_rank_0_begins(rank: int) -> ListedPartners:
-    return ListedPartners([1 if rank == 0 else None])
+    partner = 1 if rank == 0 else None
+    return ListedPartners([partner])
 
 
 #: The gradient and, behind it, the number of samples: 6 numbers.
@@ -137,14 +145,16 @@ ROUND = LATENCY + 48 / BANDWIDTH
 def test_steps_take_the_time_of_computing_and_of_messages_that_are_waited_for(
     method: dict[str, Any], communication: float
 ) -> None:
-    settings = {"workers": 4, **method}
-    problem = LinearGradients(workers=settings.pop("workers"), steps=13, seed=1)
+    settings = dict(method)
+    workers = settings.pop("workers", 4)
+    problem = LinearGradients(workers=workers, steps=13, seed=1)
     recorder = StepRecorder()
 
     problem.drive(cluster=LINK, before_step=recorder, optimizer="sgd", **settings)
 
     begins = recorder.began[0]
-    assert (begins[12] - begins[0]) / 12 == pytest.approx(STEP + communication)
+    mean_step = (begins[12] - begins[0]) / 12
+    assert mean_step == pytest.approx(STEP + communication)
 
 
 def all_reduce(nbytes: int) -> float:
@@ -159,7 +169,8 @@ def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
 
     simulated = run(algorithm="ar-sgd", workers=2, batch_size=20, cluster=cluster, epochs=1)
 
-    model_bytes = 8 * simulated.parameters.shape[1]
+    _, num_parameters = simulated.parameters.shape
+    model_bytes = 8 * num_parameters
     # Each worker has 160 rows, in 8 steps of 20.
     steps = 8 * (1e-3 + 20 * 1e-5 + all_reduce(model_bytes + 8))
     # A barrier; the mean model and the number of finite ones; its distance.
