@@ -10,7 +10,15 @@ import pytest
 from example_study import STUDY, example_result, example_run, example_study
 
 from hep_studies.cells import Cell
-from hep_studies.guide import GoalTimes, Situation, data_groups, judge_situations, method_records
+from hep_studies.guide import (
+    Contender,
+    GoalTimes,
+    Record,
+    Situation,
+    data_groups,
+    judge_situations,
+    method_records,
+)
 from hep_studies.guide_page import guide_table, situations_table, study_guides
 from hep_studies.pages import render, render_guide
 from hep_studies.run_result import RunResult
@@ -41,8 +49,9 @@ def timed_runs(
 
 def result_of(runs: Sequence[RunResult], **study: Any) -> StudyResult:
     methods = {**STUDY["methods"], "sgd": ONE_WORKER}
-    keys = {"situations": SITUATIONS, "vary": {LINKS: ["fast", "slow"]}, "methods": methods}
-    return example_result(example_study(**{**keys, **study}), runs)
+    defaults = {"situations": SITUATIONS, "vary": {LINKS: ["fast", "slow"]}, "methods": methods}
+    settings = example_study(**{**defaults, **study})
+    return example_result(settings, runs)
 
 
 @pytest.fixture
@@ -59,11 +68,17 @@ def result() -> StudyResult:
     )
 
 
+def titles(methods: Sequence[Contender] | Sequence[Record]) -> list[str]:
+    return [method.title for method in methods]
+
+
+def num_reached(situation: Situation) -> list[int]:
+    """For each method, the number of its runs that reach the goal."""
+    return [contender.times.num_reached for contender in situation.contenders]
+
+
 def best_titles(situations: Sequence[Situation]) -> dict[tuple[str, ...], list[str]]:
-    return {
-        situation.names: [contender.title for contender in situation.best]
-        for situation in situations
-    }
+    return {situation.names: titles(situation.best) for situation in situations}
 
 
 def test_methods_that_cannot_be_told_apart_are_best_together(result: StudyResult) -> None:
@@ -89,11 +104,14 @@ def test_all_situations_have_the_goal_a_point_below_the_best_accuracy_of_any() -
         *timed_runs("ad-psgd", (1.0,) * 4, end=0.885, **{LINKS: "slow"}),
     ]
 
-    fast, slow = judge_situations(result_of(runs))
+    result = result_of(runs)
 
-    assert (fast.goal, slow.goal) == (pytest.approx(0.89), pytest.approx(0.89))
-    assert [rival.times.num_reached for rival in fast.contenders] == [4, 0]
-    assert [rival.times.num_reached for rival in slow.contenders] == [4, 0]
+    fast, slow = judge_situations(result)
+
+    assert fast.goal == pytest.approx(0.89)
+    assert slow.goal == pytest.approx(0.89)
+    assert num_reached(fast) == [4, 0]
+    assert num_reached(slow) == [4, 0]
 
 
 def with_accuracies(run: RunResult, *accuracies: float) -> RunResult:
@@ -107,19 +125,22 @@ def test_a_single_validation_at_the_goal_does_not_reach_it() -> None:
         for run in timed_runs("ad-psgd", (1.0, 1.1, 1.0, 1.1), **{LINKS: "fast"})
     ]
 
-    (situation,) = judge_situations(result_of([*holding, *lucky], vary={LINKS: ["fast"]}))
+    result = result_of([*holding, *lucky], vary={LINKS: ["fast"]})
 
-    assert [contender.title for contender in situation.best] == ["AR-SGD"]
-    assert situation.contenders[1].times.num_reached == 0
+    (situation,) = judge_situations(result)
+
+    assert titles(situation.best) == ["AR-SGD"]
+    assert num_reached(situation) == [4, 0]
 
 
 def missing_runs(num_missed: int, num_runs: int) -> list[RunResult]:
     """Runs of 4 s of which some miss the goal; the others reach it after 2 s."""
-    accuracies = [[0.5] * 4] * num_missed + [[0.9] * 4] * (num_runs - num_missed)
     runs = []
-    for seed, values in enumerate(accuracies):
-        run = with_accuracies(example_run("ar-sgd", seed), *values)
-        runs.append(replace(run, curves={**run.curves, "seconds": [1.0] * 4}))
+    for seed in range(num_runs):
+        accuracy = 0.5 if seed < num_missed else 0.9
+        run = example_run("ar-sgd", seed)
+        changes = {"val_accuracy": [accuracy] * 4, "seconds": [1.0] * 4}
+        runs.append(replace(run, curves={**run.curves, **changes}))
     return runs
 
 
@@ -149,7 +170,8 @@ def test_a_share_that_reaches_the_goal_is_judged_alike_for_any_number_of_runs(
 def test_a_run_that_misses_the_goal_counts_with_its_whole_time() -> None:
     times = GoalTimes.of_runs(missing_runs(1, 2), "seconds_to_hold=0.9")
 
-    assert times.seconds == pytest.approx((4.0 * 2.0) ** 0.5)
+    geometric_mean = (4.0 * 2.0) ** 0.5
+    assert times.seconds == pytest.approx(geometric_mean)
 
 
 def test_a_fast_method_that_misses_the_accuracy_with_a_seed_is_best_with_its_share() -> None:
@@ -160,13 +182,15 @@ def test_a_fast_method_that_misses_the_accuracy_with_a_seed_is_best_with_its_sha
     result = result_of([*slow, failed, *fast], vary={LINKS: ["fast"]})
 
     (situation,) = judge_situations(result)
+    table = guide_table(study_guides({"a.md": result}))
 
-    assert [contender.title for contender in situation.best] == ["AD-PSGD"]
+    assert titles(situation.best) == ["AD-PSGD"]
+    assert num_reached(situation) == [4, 5]
     first, second = situation.contenders
-    assert (first.times.num_reached, first.num_diverged) == (4, 1)
-    assert (second.times.num_reached, second.num_diverged) == (5, 0)
+    assert first.num_diverged == 1
+    assert second.num_diverged == 0
     assert second.factor == pytest.approx(9.0, rel=0.1)
-    assert "s (4 of 5)|" in guide_table(study_guides({"a.md": result}))
+    assert "s (4 of 5)|" in table
 
 
 def test_a_method_is_not_slower_if_only_its_validations_are_further_apart() -> None:
@@ -177,9 +201,11 @@ def test_a_method_is_not_slower_if_only_its_validations_are_further_apart() -> N
     ]
     fast = timed_runs("ad-psgd", (1.0, 1.1, 0.9, 1.0), **{LINKS: "fast"})
 
-    (situation,) = judge_situations(result_of([*at_first, *fast], vary={LINKS: ["fast"]}))
+    result = result_of([*at_first, *fast], vary={LINKS: ["fast"]})
 
-    assert [contender.title for contender in situation.best] == ["AD-PSGD", "AR-SGD"]
+    (situation,) = judge_situations(result)
+
+    assert titles(situation.best) == ["AD-PSGD", "AR-SGD"]
 
 
 def test_no_method_is_best_where_none_reaches_the_accuracy_with_four_of_five_runs() -> None:
@@ -191,9 +217,10 @@ def test_no_method_is_best_where_none_reaches_the_accuracy_with_four_of_five_run
 
     (situation,) = judge_situations(result)
 
+    table = guide_table(study_guides({"a.md": result}))
     assert situation.best == []
-    assert [contender.title for contender in situation.contenders] == ["AD-PSGD", "AR-SGD"]
-    assert "|fast|none; AD-PSGD with 3 of 4|" in guide_table(study_guides({"a.md": result}))
+    assert titles(situation.contenders) == ["AD-PSGD", "AR-SGD"]
+    assert "|fast|none; AD-PSGD with 3 of 4|" in table
 
 
 DATA = "situation.data"
@@ -210,16 +237,17 @@ def skewed_result() -> StudyResult:
         *timed_runs("ar-sgd", (3.0, 3.1, 3.0, 3.1), **{DATA: "skewed"}),
         *timed_runs("ad-psgd", (1.1, 1.0, 1.0, 1.1), end=0.7, **{DATA: "skewed"}),
     ]
-    methods = {**STUDY["methods"], "sgd": {**STUDY["methods"]["sgd"], "fixed": [DATA]}}
-    study = {"situations": SKEWED, "vary": {DATA: ["equal", "skewed"]}, "methods": methods}
-    return result_of(runs, **study)
+    one_worker = {**STUDY["methods"]["sgd"], "fixed": [DATA]}
+    methods = {**STUDY["methods"], "sgd": one_worker}
+    varied = {DATA: ["equal", "skewed"]}
+    return result_of(runs, situations=SKEWED, vary=varied, methods=methods)
 
 
 def test_one_worker_is_in_no_situation_of_skewed_data(skewed_result: StudyResult) -> None:
     equal, skewed = judge_situations(skewed_result)
 
-    assert "SGD" in [contender.title for contender in equal.contenders]
-    assert [contender.title for contender in skewed.contenders] == ["AR-SGD", "AD-PSGD"]
+    assert "SGD" in titles(equal.contenders)
+    assert titles(skewed.contenders) == ["AR-SGD", "AD-PSGD"]
 
 
 def test_equal_and_skewed_data_have_records_and_advice_of_their_own(
@@ -227,9 +255,10 @@ def test_equal_and_skewed_data_have_records_and_advice_of_their_own(
 ) -> None:
     equal, skewed = data_groups(skewed_result)
 
-    assert (equal.name, skewed.name) == ("equal", "skewed")
-    assert [record.title for record in equal.records] == ["AD-PSGD", "SGD", "AR-SGD"]
-    assert [record.title for record in skewed.records] == ["AR-SGD", "AD-PSGD"]
+    assert equal.name == "equal"
+    assert skewed.name == "skewed"
+    assert titles(equal.records) == ["AD-PSGD", "SGD", "AR-SGD"]
+    assert titles(skewed.records) == ["AR-SGD", "AD-PSGD"]
     page = render_guide({"a.md": skewed_result}, command="x")
     advice_of_equal, advice_of_skewed = page.splitlines()[2:4]
     assert advice_of_equal.startswith("- **Equal data**, the network of high-level features on")
@@ -247,41 +276,48 @@ def test_equal_and_skewed_data_have_records_and_advice_of_their_own(
 
 def test_each_method_stands_at_the_rate_at_which_it_is_fastest() -> None:
     runs = []
-    for rate, seconds in ((0.1, 3.0), (0.2, 1.0)):
-        for method in ("ar-sgd", "ad-psgd"):
-            values = {LINKS: "fast", RATE: rate}
-            runs += timed_runs(method, [seconds, 1.1 * seconds] * 2, **values)
-    study = {"vary": {LINKS: ["fast"], RATE: [0.1, 0.2]}, "best_of": [RATE]}
+    for method in ("ar-sgd", "ad-psgd"):
+        slow_rate = {LINKS: "fast", RATE: 0.1}
+        fast_rate = {LINKS: "fast", RATE: 0.2}
+        runs += timed_runs(method, (3.0, 3.3, 3.0, 3.3), **slow_rate)
+        runs += timed_runs(method, (1.0, 1.1, 1.0, 1.1), **fast_rate)
+    varied = {LINKS: ["fast"], RATE: [0.1, 0.2]}
+    result = result_of(runs, vary=varied, best_of=[RATE])
 
-    (situation,) = judge_situations(result_of(runs, **study))
+    (situation,) = judge_situations(result)
 
-    # The geometric mean of 1.0 and 1.1.
-    assert [rival.times.seconds for rival in situation.contenders] == pytest.approx([1.1**0.5] * 2)
-    assert all(contender.is_at_edge for contender in situation.contenders)
+    geometric_mean = (1.0 * 1.1) ** 0.5
+    assert len(situation.contenders) == 2
+    for contender in situation.contenders:
+        assert contender.times.seconds == pytest.approx(geometric_mean)
+        assert contender.is_at_edge
 
 
 def test_the_measure_of_the_goal_is_the_time_to_hold_it(result: StudyResult) -> None:
     cell = Cell.from_values("ar-sgd", {LINKS: "slow"})
 
-    assert result.resolved(cell, "seconds_to_best=0.01") == "seconds_to_hold=0.890000"
-    assert result.numbers(cell, "seconds_to_best=0.01").tolist() == pytest.approx([10, 11, 10, 11])
+    measure = result.resolved(cell, "seconds_to_best=0.01")
+    seconds = result.numbers(cell, "seconds_to_best=0.01")
+
+    assert measure == "seconds_to_hold=0.890000"
+    assert seconds.tolist() == pytest.approx([10, 11, 10, 11])
 
 
 def test_the_method_that_disappoints_least_comes_first(result: StudyResult) -> None:
-    first, *following = method_records(judge_situations(result))
+    ad_psgd, sgd, ar_sgd = method_records(judge_situations(result))
 
-    assert (first.title, first.num_best, first.num_missed) == ("AD-PSGD", 2, 0)
-    assert first.worst_factor == pytest.approx(1.0)
-    assert [record.title for record in following] == ["SGD", "AR-SGD"]
-    assert following[1].worst_factor == pytest.approx(10.0, rel=0.1)
+    assert titles([ad_psgd, sgd, ar_sgd]) == ["AD-PSGD", "SGD", "AR-SGD"]
+    assert ad_psgd.num_best == 2
+    assert ad_psgd.num_missed == 0
+    assert ad_psgd.worst_factor == pytest.approx(1.0)
+    assert ar_sgd.worst_factor == pytest.approx(10.0, rel=0.1)
 
 
 def test_the_guide_has_a_row_for_each_situation_and_a_column_for_each_study(
     result: StudyResult,
 ) -> None:
-    slow_only = result_of(
-        timed_runs("ar-sgd", (1.0, 1.2, 0.9, 1.1), **{LINKS: "slow"}), vary={LINKS: ["slow"]}
-    )
+    slow_runs = timed_runs("ar-sgd", (1.0, 1.2, 0.9, 1.1), **{LINKS: "slow"})
+    slow_only = result_of(slow_runs, vary={LINKS: ["slow"]})
 
     table = guide_table(study_guides({"a.md": slow_only, "b.md": result}))
 
@@ -296,8 +332,9 @@ def test_the_guide_has_a_row_for_each_situation_and_a_column_for_each_study(
 
 def test_a_study_of_other_situations_has_rows_of_its_own(result: StudyResult) -> None:
     other_key = "situation.power"
+    other_runs = timed_runs("ar-sgd", (1.0, 1.2, 0.9, 1.1), **{other_key: "low"})
     other = result_of(
-        timed_runs("ar-sgd", (1.0, 1.2, 0.9, 1.1), **{other_key: "low"}),
+        other_runs,
         situations={"power": {"low": {}}},
         vary={other_key: ["low"]},
         methods=STUDY["methods"],
@@ -307,7 +344,8 @@ def test_a_study_of_other_situations_has_rows_of_its_own(result: StudyResult) ->
 
     header, _, fast, slow, low = table.splitlines()
     assert header.startswith("|links|power|")
-    assert (fast[:8], slow[:8]) == ("|fast|-|", "|slow|-|")
+    assert fast.startswith("|fast|-|")
+    assert slow.startswith("|slow|-|")
     assert low == "|-|low|-|**AR-SGD** 1.04 ± 0.06 s|"
 
 

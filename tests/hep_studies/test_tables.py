@@ -18,7 +18,11 @@ WORKERS, RATE = "train.workers", "train.learning_rate"
 def cells_of(table: str) -> list[list[str]]:
     """The header and the rows of a Markdown table."""
     header, _, *rows = table.splitlines()
-    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in (header, *rows)]
+    cells = []
+    for row in (header, *rows):
+        _, *texts, _ = row.split("|")
+        cells.append([text.strip() for text in texts])
+    return cells
 
 
 def table_rows(result: StudyResult, *measures: str, **table: Any) -> list[list[str]]:
@@ -64,9 +68,11 @@ def test_what_a_claim_is_about_has_a_standard_error() -> None:
 def test_a_table_over_a_key_has_a_column_for_each_measure_and_value() -> None:
     runs = [example_run("sgd", seed, seconds=0.4) for seed in (1, 2)]
     for workers in (2, 4):
-        values, seconds = {WORKERS: workers}, 0.1 * workers
+        values = {WORKERS: workers}
+        seconds = 0.1 * workers
         runs += [example_run("ar-sgd", seed, values=values, seconds=seconds) for seed in (1, 2)]
-    result = example_result(example_study(vary={WORKERS: [2, 4]}, times_only=4), runs)
+    study = example_study(vary={WORKERS: [2, 4]}, times_only=4)
+    result = example_result(study, runs)
 
     header, ar_sgd, sgd = table_rows(
         result, "seconds_per_batch", "speed_up", over=WORKERS, methods=["ar-sgd", "sgd"]
@@ -78,18 +84,21 @@ def test_a_table_over_a_key_has_a_column_for_each_measure_and_value() -> None:
         "speed-up t(1) / t(n), workers 2",
         "speed-up t(1) / t(n), workers 4",
     ]
-    assert [cell.partition(" ")[0] for cell in ar_sgd[1:]] == ["0.02", "0.04", "2", "1"]
+    means = [cell.partition(" ")[0] for cell in ar_sgd[1:]]
+    assert means == ["0.02", "0.04", "2", "1"]
     # SGD runs on one worker: its numbers stand at all values.
     assert sgd[1] == sgd[2]
     assert sgd[3] == sgd[4]
 
 
 def test_a_table_over_a_key_may_have_values_that_are_mappings() -> None:
-    key, values = "cluster.slow_ranks", [{}, {0: 5.0}]
+    key = "cluster.slow_ranks"
     runs = [
-        example_run("ar-sgd", 1, values={key: value}, seconds=1 + len(value)) for value in values
+        example_run("ar-sgd", 1, values={key: {}}, seconds=1),
+        example_run("ar-sgd", 1, values={key: {0: 5.0}}, seconds=2),
     ]
-    result = example_result(example_study(vary={key: values}), runs)
+    study = example_study(vary={key: [{}, {0: 5.0}]})
+    result = example_result(study, runs)
 
     header, row = table_rows(result, "seconds_per_batch", over=key, methods=["ar-sgd"])
 
@@ -105,19 +114,24 @@ def test_a_table_over_a_key_has_the_values_that_only_one_method_varies() -> None
         example_run("ar-sgd", 1, values={RATE: 0.1}),
         example_run("ad-psgd", 1, values={RATE: 0.5}, seconds=0.4),
     ]
-    result = example_result(example_study(vary={RATE: [0.1]}, methods=methods), runs)
+    study = example_study(vary={RATE: [0.1]}, methods=methods)
+    result = example_result(study, runs)
 
-    _, *rows = table_rows(result, "seconds_per_batch", over=RATE, methods=["ar-sgd", "ad-psgd"])
+    _, first, second = table_rows(
+        result, "seconds_per_batch", over=RATE, methods=["ar-sgd", "ad-psgd"]
+    )
 
-    assert [row[1:] for row in rows] == [["0.02", "-"], ["-", "0.04"]]
+    assert first[1:] == ["0.02", "-"]
+    assert second[1:] == ["-", "0.04"]
 
 
 def test_runs_that_diverged_are_counted_and_not_part_of_a_mean() -> None:
     runs = [example_run("sgd", 1), example_run("sgd", 2)]
     runs += [diverged_run("sgd"), diverged_run("ad-psgd")]
+    result = example_result(example_study(), runs)
     measures = ("test_accuracy", "seconds", "seconds_to=0.899", "seconds_to=0.999", "diverged")
 
-    _, sgd, ad_psgd = table_rows(example_result(example_study(), runs), *measures)
+    _, sgd, ad_psgd = table_rows(result, *measures)
 
     assert sgd[1:-1] == [
         "90.00 % ± 0.00 (s.e. 0.00); diverged in 1 of 3",
@@ -141,27 +155,33 @@ def swept(best_rates: dict[str, float]) -> StudyResult:
     return example_result(study, runs)
 
 
+def bold_columns(row: list[str]) -> list[int]:
+    return [index for index, cell in enumerate(row) if "**" in cell]
+
+
 def test_a_best_value_at_the_edge_of_the_sweep_of_its_method_is_said() -> None:
     result = swept({"ar-sgd": 0.1, "sgd": 0.2, "ad-psgd": 0.1})
 
-    header, *rows = cells_of(sweep_table(result))
+    header, ar_sgd, sgd, ad_psgd = cells_of(sweep_table(result))
 
     rates = [f"learning rate {rate}" for rate in (0.01, 0.1, 0.2, 0.3)]
     assert header == ["", *rates, "best"]
-    bold_columns = [[index for index, cell in enumerate(row) if "**" in cell] for row in rows]
-    assert [row[0] for row in rows] == ["AR-SGD", "SGD", "AD-PSGD"]
-    assert bold_columns == [[2], [3], [2]]
-    assert [row[-1] for row in rows] == [
-        "the lowest tried: a better one may lie beyond",
-        "",
-        "the highest tried: a better one may lie beyond",
-    ]
-    assert rows[0][1] == "-"
+    assert ar_sgd[0] == "AR-SGD"
+    assert sgd[0] == "SGD"
+    assert ad_psgd[0] == "AD-PSGD"
+    assert bold_columns(ar_sgd) == [2]
+    assert bold_columns(sgd) == [3]
+    assert bold_columns(ad_psgd) == [2]
+    assert ar_sgd[-1] == "the lowest tried: a better one may lie beyond"
+    assert sgd[-1] == ""
+    assert ad_psgd[-1] == "the highest tried: a better one may lie beyond"
+    assert ar_sgd[1] == "-"
 
 
 def test_a_sweep_counts_runs_that_diverged() -> None:
     result = swept({"sgd": 0.2})
+    runs = [*result.runs, diverged_run("sgd", {RATE: 0.2})]
 
-    table = sweep_table(replace(result, runs=[*result.runs, diverged_run("sgd", {RATE: 0.2})]))
+    table = sweep_table(replace(result, runs=runs))
 
     assert "|diverged in 1 of 2|" in table

@@ -22,11 +22,14 @@ def validation(parameters: NDArray[np.float64]) -> tuple[float, float]:
     network = toy_network()
     rows = toy_rows(60, groups=1, seed=1).rows
     nn.utils.vector_to_parameters(torch.from_numpy(parameters), network.parameters())
-    logits = network(rows.inputs[0]).detach()
+    (inputs,) = rows.inputs
+    logits = network(inputs).detach()
     losses = nn.functional.cross_entropy(logits, rows.labels, reduction="none")
-    is_correct = (logits.argmax(dim=1) == rows.labels).double()
+    is_correct = logits.argmax(dim=1) == rows.labels
     weights = rows.weights / rows.weights.sum()
-    return float(losses @ weights), float(is_correct @ weights)
+    loss = losses @ weights
+    accuracy = is_correct.double() @ weights
+    return float(loss), float(accuracy)
 
 
 def test_the_average_model_and_single_workers_are_validated() -> None:
@@ -34,7 +37,8 @@ def test_the_average_model_and_single_workers_are_validated() -> None:
 
     parameters = models(simulated)
     mean = parameters.mean(axis=0)
-    distance = np.sqrt(np.square(parameters - mean).sum(axis=1).mean())
+    squared_distances = np.square(parameters - mean).sum(axis=1)
+    distance = np.sqrt(squared_distances.mean())
     for rank, (*_, last) in enumerate(simulated.records):
         of_mean = (last["val_loss"], last["val_accuracy"])
         of_worker = (last["worker_val_loss"], last["worker_val_accuracy"])
@@ -59,8 +63,9 @@ def test_the_best_average_model_is_kept(method: str) -> None:
 
     losses = [record["val_loss"] for record in simulated.records[0]]
     assert losses != sorted(losses, reverse=True), "the test needs a run that gets worse"
-    (best,) = [rank_files.best for rank_files in files if rank_files.best is not None]
-    assert validation(best.parameters)[0] == pytest.approx(min(losses))
+    (best,) = (rank_files.best for rank_files in files if rank_files.best is not None)
+    loss_of_best, _ = validation(best.parameters)
+    assert loss_of_best == pytest.approx(min(losses))
     assert merge_records([rank_files.records for rank_files in files]) == simulated.records
     for records in simulated.records:
         assert records[-1]["best_epoch"] == int(np.argmin(losses))
@@ -121,8 +126,9 @@ def test_rates_and_utilisation_leave_out_the_validation() -> None:
     average = all_reduce_seconds(SLOW_LINKS.network, WORKERS, MODEL_BYTES + 8)
     seconds = 8e-3 + average + BARRIER
 
-    numbers = numbers_of(run(algorithm="local-sgd", local_steps=8, cluster=SLOW_LINKS).records)
+    simulated = run(algorithm="local-sgd", local_steps=8, cluster=SLOW_LINKS)
 
+    numbers = numbers_of(simulated.records)
     assert numbers["utilisation"] == pytest.approx(8e-3 / seconds, rel=1e-3)
     assert numbers["seconds_per_batch"] == pytest.approx(seconds / 8, rel=1e-3)
 
@@ -145,10 +151,12 @@ def test_reading_models_for_a_validation_is_validation(
 
     simulated = run(**method, cluster=cluster)
 
-    first_records = [records[0] for records in simulated.records]
-    seconds = [record["seconds_by_kind"].get("validate", 0.0) for record in first_records]
-    expected = [0, 0, 0, round_trips * 2 * latency]
-    assert sorted(seconds) == pytest.approx(expected, rel=1e-3)
+    validation_seconds = []
+    for first_record, *_ in simulated.records:
+        times = first_record["seconds_by_kind"]
+        validation_seconds.append(times.get("validate", 0.0))
+    reading_seconds = round_trips * 2 * latency
+    assert sorted(validation_seconds) == pytest.approx([0, 0, 0, reading_seconds], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +171,9 @@ def test_messages_of_the_last_steps_of_an_epoch_are_communication(
     method: dict[str, Any], counter: str, messages_each: int, num_barriers: int
 ) -> None:
     """Rank 1 is as far from rank 0, which owns the server, as from any other."""
-    simulated = run(**method, train=toy_rows(80), workers=2, epochs=1, cluster=SLOW_LINKS)
+    rows = toy_rows(80)
+
+    simulated = run(**method, train=rows, workers=2, epochs=1, cluster=SLOW_LINKS)
 
     (record,) = simulated.records[1]
     num_messages = messages_each * record[counter]
@@ -173,9 +183,11 @@ def test_messages_of_the_last_steps_of_an_epoch_are_communication(
 
 
 def test_every_key_of_a_record_is_explained() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[3] / "docs" / "run-folder.md"
+    text = page.read_text(encoding="utf-8")
 
-    records = run(algorithm="ad-psgd", epochs=2).records[0]
+    simulated = run(algorithm="ad-psgd", epochs=2)
 
-    keys = {key for record in records for key in record}
-    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+    for record in simulated.records[0]:
+        for key in record:
+            assert f"`{key}`" in text

@@ -24,10 +24,8 @@ class TwoModels(NamedTuple):
     def improvement(self) -> Estimate:
         samples = np.full(len(self.labels), "a")
         hlf = np.zeros((len(self.labels), 1), np.float32)
-        old, new = (
-            ScoredEvents(self.labels, probabilities, self.weights, hlf, samples)
-            for probabilities in (self.old, self.new)
-        )
+        old = ScoredEvents(self.labels, self.old, self.weights, hlf, samples)
+        new = old._replace(probabilities=self.new)
         return improvement(old, new)
 
 
@@ -51,27 +49,36 @@ def test_it_is_the_difference_of_the_two_mean_losses() -> None:
             losses.append(np.average(event_losses, weights=models.weights[in_class]))
         return float(np.mean(losses))
 
+    gain = models.improvement()
+
     expected = mean_loss(models.old) - mean_loss(models.new)
-    assert models.improvement().value == pytest.approx(expected, rel=1e-9)
+    assert gain.value == pytest.approx(expected, rel=1e-9)
 
 
 def test_gains_that_differ_between_classes_are_no_error() -> None:
     # Every event of a class gains the same: nothing is uncertain.
     labels = np.repeat([0, 1], 50)
     old = np.full((100, 2), 0.25)
-    new = np.where(labels[:, None] == 0, 0.25, 0.5) * np.ones((100, 2))
+    new = old.copy()
+    new[labels == 1] = 0.5
+    models = TwoModels(labels, np.ones(100), old, new)
 
-    gain = TwoModels(labels, np.ones(100), old, new).improvement()
+    gain = models.improvement()
 
+    # The loss of one of the two classes falls by log(2).
     assert gain.value == pytest.approx(np.log(2) / 2)
     assert gain.error < 1e-12
 
 
 def test_the_error_is_smaller_where_models_agree_event_by_event() -> None:
     models = random_models(2)
-    alike = models._replace(new=0.99 * models.old + 0.01 * models.new)
+    nearly_old = 0.99 * models.old + 0.01 * models.new
+    similar_models = models._replace(new=nearly_old)
 
-    assert alike.improvement().error < models.improvement().error / 5
+    gain = models.improvement()
+    gain_of_similar = similar_models.improvement()
+
+    assert gain_of_similar.error < gain.error / 5
 
 
 def test_an_event_with_probability_0_does_not_decide() -> None:
@@ -79,13 +86,17 @@ def test_an_event_with_probability_0_does_not_decide() -> None:
     new = old.copy()
     new[0] = (0.0, 1.0)
 
-    gain = TwoModels(np.zeros(10, dtype=np.int64), np.ones(10), old, new).improvement()
+    labels = np.zeros(10, dtype=np.int64)
+    models = TwoModels(labels, np.ones(10), old, new)
+
+    gain = models.improvement()
 
     assert np.isfinite(gain.value)
 
 
 def test_a_class_without_weight_is_refused() -> None:
     models = random_models(3)
+    negative = models._replace(weights=-models.weights)
 
     with pytest.raises(UndefinedMetricError, match="add up to 0 or less"):
-        models._replace(weights=-models.weights).improvement()
+        negative.improvement()

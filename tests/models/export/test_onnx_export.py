@@ -42,15 +42,21 @@ with_particles = pytest.mark.parametrize("name", ON_PARTICLES)
 
 def exported(name: ModelName, **settings: Any) -> onnxruntime.InferenceSession:
     """The file of a network with weights from seed 1, opened."""
-    return onnxruntime.InferenceSession(
-        onnx_file(name, **settings), providers=["CPUExecutionProvider"]
-    )
+    onnx_bytes = onnx_file(name, **settings)
+    return onnxruntime.InferenceSession(onnx_bytes, providers=["CPUExecutionProvider"])
 
 
 def output(session: onnxruntime.InferenceSession, events: dict[str, Tensor]) -> np.ndarray:
     """The probabilities of events."""
     names = [model_input.name for model_input in session.get_inputs()]
-    return session.run(["probability"], {name: events[name].numpy() for name in names})[0]
+    feeds = {name: events[name].numpy() for name in names}
+    (probabilities,) = session.run(["probability"], feeds)
+    return probabilities
+
+
+def types_and_shapes(tensors: list[Any]) -> dict[str, tuple[str, list[Any]]]:
+    """Type and shape of each input or output, by its name."""
+    return {tensor.name: (tensor.type, tensor.shape) for tensor in tensors}
 
 
 @every_network
@@ -62,8 +68,8 @@ def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) ->
         "num_particles": ("tensor(int64)", ["batch"]),
     }
 
-    inputs = {value.name: (value.type, value.shape) for value in session.get_inputs()}
-    outputs = {value.name: (value.type, value.shape) for value in session.get_outputs()}
+    inputs = types_and_shapes(session.get_inputs())
+    outputs = types_and_shapes(session.get_outputs())
 
     assert inputs == {column: expected[column] for column in NETWORKS[name].inputs}
     assert outputs == {"probability": ("tensor(float)", ["batch", 3])}
@@ -71,7 +77,9 @@ def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) ->
 
 @every_network
 def test_the_metadata_describe_inputs_outputs_and_origin(tmp_path: Path, name: ModelName) -> None:
-    spec = small_spec(name)._replace(definitions={"jet_min_pt": 30.0}, reading={"tree": "Events"})
+    definitions = {"jet_min_pt": 30.0}
+    reading = {"tree": "Events"}
+    spec = small_spec(name)._replace(definitions=definitions, reading=reading)
 
     export_onnx(small_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)
 
@@ -85,8 +93,8 @@ def test_the_metadata_describe_inputs_outputs_and_origin(tmp_path: Path, name: M
         "classes": CLASSES,
         "inputs": inputs_json(NETWORKS[name]().inputs),
         "settings": spec.settings.to_json(),
-        "definitions": {"jet_min_pt": 30.0},
-        "reading": {"tree": "Events"},
+        "definitions": definitions,
+        "reading": reading,
         "plugins": [],
         "code": {"train": "commit 1", "export": "commit 2"},
         "digests": {"features": "aa", "network": "bb"},
@@ -115,8 +123,11 @@ def test_the_same_model_gives_the_same_bytes_and_another_does_not(
         return path.read_bytes()
 
     first = exported_bytes("first", seed=1)
-    assert exported_bytes("repeated", seed=1) == first
-    assert exported_bytes("another", seed=2) != first
+    repeated = exported_bytes("repeated", seed=1)
+    another = exported_bytes("another", seed=2)
+
+    assert repeated == first
+    assert another != first
     assert str(tmp_path).encode() not in first
 
 
@@ -131,17 +142,19 @@ def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(
     export_onnx(model, small_spec(name), path)
 
     assert model.training
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, weights[key])
-        assert value.dtype == torch.float64
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(tensor, weights[key])
+        assert tensor.dtype == torch.float64
     data_types = {tensor.data_type for tensor in onnx.load(path).graph.initializer}
     assert onnx.TensorProto.FLOAT in data_types
     assert onnx.TensorProto.DOUBLE not in data_types
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    logits = run(model.eval(), random_events([3, 1], dtype=torch.float64))
+    events_in_single = random_events([3, 1], dtype=torch.float32)
+    probabilities = output(session, events_in_single)
+    events_in_double = random_events([3, 1], dtype=torch.float64)
+    logits = run(model.eval(), events_in_double)
     expected = torch.softmax(logits, dim=1).detach().numpy()
-    single = random_events([3, 1], dtype=torch.float32)
-    np.testing.assert_allclose(output(session, single), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-5)
 
 
 @every_network
@@ -150,8 +163,10 @@ def test_the_file_has_the_operators_and_the_format_of_onnxruntime_1_10(name: Mod
     model = onnx.load_from_string(onnx_file(name))
 
     (operator_set,) = model.opset_import
-    assert (operator_set.domain, operator_set.version) == ("", OPSET)
-    assert (OPSET, model.ir_version) <= (15, 8)
+    assert operator_set.domain == ""
+    assert operator_set.version == OPSET
+    assert OPSET <= 15
+    assert model.ir_version <= 8
 
 
 def test_an_export_that_fails_leaves_only_the_old_file(
