@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -21,14 +22,17 @@ def judged_study(claim: dict[str, Any], *, refused: str = "", **study: Any) -> J
 
     `refused`: why its checks of times are not used.
     """
-    runs = [
-        example_run(method, seed, correct=correct, seconds=SECONDS[method])
-        for seed in (1, 2, 3)
-        for method, correct in CORRECT.items()
-    ]
-    checks = [example_check(method, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
-    checks = [replace(check, refused=refused) for check in checks]
-    result = example_result(example_study(claims=[claim], **study), runs, checks=checks)
+    runs = []
+    for seed in (1, 2, 3):
+        for method, correct in CORRECT.items():
+            seconds = SECONDS[method]
+            runs.append(example_run(method, seed, correct=correct, seconds=seconds))
+    checks = []
+    for method in ("ar-sgd", "ad-psgd"):
+        check = example_check(method, 1e-3, 1e-3)
+        checks.append(replace(check, refused=refused))
+    settings = example_study(claims=[claim], **study)
+    result = example_result(settings, runs, checks=checks)
     return JudgedStudy("example.md", result, judge(result))
 
 
@@ -60,7 +64,9 @@ def test_a_sentence_names_a_verdict_or_where_the_interval_lies(
 ) -> None:
     study = judged_study({**BETTER, **EQUAL_ACCURACY})
 
-    assert len(headlines(f"<example/better={statement}>", [study])) == is_true
+    sentences = headlines(f"<example/better={statement}>", [study])
+
+    assert len(sentences) == is_true
 
 
 @pytest.mark.parametrize(
@@ -71,7 +77,9 @@ def test_a_sentence_is_left_out_if_a_claim_is_missing_or_judged_otherwise(quotat
     study = judged_study({**BETTER, **EQUAL_ACCURACY})
     paragraphs = f"<example/better=confirmed> but <{quotation}>.\n\nSecond."
 
-    assert headlines(paragraphs, [study]) == ["Second."]
+    sentences = headlines(paragraphs, [study])
+
+    assert sentences == ["Second."]
 
 
 @pytest.mark.parametrize(
@@ -97,17 +105,16 @@ def test_best_settings_at_the_edge_of_their_sweep_are_not_quoted(
     key = "train.learning_rate"
     settings = example_study(claims=[claim], vary={key: rates}, best_of=[key])
     # All methods are best at a rate of 0.2.
-    runs = [
-        example_run(method, seed, correct=correct - (rate != 0.2), values={key: rate})
-        for seed in (1, 2, 3)
-        for rate in rates
-        for method, correct in CORRECT.items()
-    ]
+    runs = []
+    for seed, rate in product((1, 2, 3), rates):
+        num_lost = 0 if rate == 0.2 else 1
+        for method, correct in CORRECT.items():
+            run = example_run(method, seed, correct=correct - num_lost, values={key: rate})
+            runs.append(run)
     result = example_result(settings, runs)
+    study = JudgedStudy("example.md", result, judge(result))
 
-    sentences = headlines(
-        "<example/better=confirmed>", [JudgedStudy("example.md", result, judge(result))]
-    )
+    sentences = headlines("<example/better=confirmed>", [study])
 
     assert len(sentences) == is_quoted
 

@@ -135,12 +135,20 @@ def test_a_further_row_is_judged_beside_the_claim_of_the_source() -> None:
     also = [{"seeds": 3}, {"measure": "val_loss", "name": "loss"}]
     rows = [{"says": "It is so.", **EQUAL_ACCURACY, **claim, "also": also}]
 
-    first, same_measure, loss = judge(replace(ACCURACIES, study=example_study(claims=rows)))
+    result = replace(ACCURACIES, study=example_study(claims=rows))
 
-    assert [judged.is_second for judged in (first, same_measure, loss)] == [False, True, True]
-    assert (first.verdict, same_measure.verdict) == (Verdict.SMALLER, Verdict.CONFIRMED)
-    assert (same_measure.claim.size, same_measure.claim.margin) == (None, 0.02)
-    assert (loss.claim.size, loss.claim.margin, loss.claim.name) == (None, None, "loss")
+    first, same_measure, loss = judge(result)
+
+    assert not first.is_second
+    assert same_measure.is_second
+    assert loss.is_second
+    assert first.verdict is Verdict.SMALLER
+    assert same_measure.verdict is Verdict.CONFIRMED
+    assert same_measure.claim.size is None
+    assert same_measure.claim.margin == 0.02
+    assert loss.claim.size is None
+    assert loss.claim.margin is None
+    assert loss.claim.name == "loss"
     assert count_verdicts([first, same_measure, loss]) == "1 smaller than claimed"
 
 
@@ -309,8 +317,10 @@ def test_a_best_rate_at_the_edge_of_its_sweep_is_said(
         for rate, loss in losses_by_rate.items():
             for seed in SEEDS:
                 run = example_run(method, seed, values={RATE: rate})
-                runs.append(replace(run, curves={**run.curves, "val_loss": [loss] * 6}))
-    result = example_result(example_study(vary={RATE: [0.1, 0.2, 0.4]}, best_of=[RATE]), runs)
+                curves = {**run.curves, "val_loss": [loss] * 6}
+                runs.append(replace(run, curves=curves))
+    study = example_study(vary={RATE: [0.1, 0.2, 0.4]}, best_of=[RATE])
+    result = example_result(study, runs)
 
     judged = judge_first(result, {**BETTER, **protocol, "measure": measure})
 

@@ -31,8 +31,11 @@ def test_a_form_and_the_command_line_replace_only_their_values(
         "train": {"epochs": 3, "algorithm": {"name": "x", "tau": 2}},
         "forms": {"full": {"train": {"epochs": 9}}},
     }
+    command_line = {"train": {"algorithm": algorithm}}
 
-    assert form_of(study, form, {"train": {"algorithm": algorithm}}) == {"train": train}
+    settings = form_of(study, form, command_line)
+
+    assert settings == {"train": train}
 
 
 def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None:
@@ -43,13 +46,12 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
         vary={WORKERS: [2, 4], "cluster.slow_ranks": [{}, {0: 10.0}]},
     )
 
-    keys_of_runs = {
-        method: [list(values) for values in study.combinations(method)] for method in study.methods
-    }
+    def keys_of_runs(method: str) -> list[list[str]]:
+        return [list(values) for values in study.combinations(method)]
 
-    assert keys_of_runs["ar-sgd"] == [[WORKERS, "cluster.slow_ranks"]] * 4
-    assert keys_of_runs["sgd"] == [["cluster.slow_ranks"]] * 2
-    assert keys_of_runs["fixed"] == [[WORKERS]] * 2
+    assert keys_of_runs("ar-sgd") == [[WORKERS, "cluster.slow_ranks"]] * 4
+    assert keys_of_runs("sgd") == [["cluster.slow_ranks"]] * 2
+    assert keys_of_runs("fixed") == [[WORKERS]] * 2
 
 
 def test_a_run_has_the_values_of_its_varied_keys_and_its_seed() -> None:
@@ -57,7 +59,8 @@ def test_a_run_has_the_values_of_its_varied_keys_and_its_seed() -> None:
 
     settings = study.train_settings("ar-sgd", {WORKERS: 2}, 7)
 
-    assert (settings.workers, settings.seed) == (2, 7)
+    assert settings.workers == 2
+    assert settings.seed == 7
     assert study.single_worker == "sgd"
 
 
@@ -117,7 +120,8 @@ def test_a_further_row_at_the_best_settings_has_no_values_of_its_own() -> None:
 
     first, second = study.claims[0].rows()
 
-    assert (first.at, second.at) == ({RATE: 0.1}, {})
+    assert first.at == {RATE: 0.1}
+    assert second.at == {}
 
 
 @pytest.mark.parametrize(
@@ -161,9 +165,11 @@ def test_a_situation_sets_keys_of_the_training_and_of_the_cluster_together() -> 
 
     fast, slow = study.combinations("ar-sgd")
 
-    assert (fast, slow) == ({LINKS: "fast"}, {LINKS: "slow"})
-    assert study.cluster_settings(slow).latency_seconds == 0.01
-    assert study.cluster_settings(slow).step_seconds == 1e-3
+    assert fast == {LINKS: "fast"}
+    assert slow == {LINKS: "slow"}
+    cluster = study.cluster_settings(slow)
+    assert cluster.latency_seconds == 0.01
+    assert cluster.step_seconds == 1e-3
     assert study.train_settings("ar-sgd", fast, 1).skew is None
     skew = study.train_settings("ar-sgd", slow, 1).skew
     assert skew is not None

@@ -22,8 +22,10 @@ def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost() -> None:
 
     hlf, particles, num_particles = arrays.values()
     assert particles.shape == (3, 7, NUM_PARTICLE_FEATURES)
-    assert hlf.dtype == particles.dtype == np.float32
-    assert (num_particles.dtype, num_particles.tolist()) == (np.int64, [4, 1, 7])
+    assert hlf.dtype == np.float32
+    assert particles.dtype == np.float32
+    assert num_particles.dtype == np.int64
+    assert num_particles.tolist() == [4, 1, 7]
     assert np.array_equal(particles, columns["particles"][:, :7])
     assert not columns["particles"][:, 7:].any()
     assert np.array_equal(hlf, columns["hlf"])
@@ -35,8 +37,9 @@ def test_arrays_share_no_memory_with_what_came_from_arrow() -> None:
     for values in columns.values():
         values.flags.writeable = False
 
-    for values in input_arrays(columns, list(columns)).values():
-        values[:] = 0
+    arrays = input_arrays(columns, list(columns))
+    for array in arrays.values():
+        array[:] = 0
 
     for name, values in columns.items():
         np.testing.assert_array_equal(values, copies[name])
@@ -51,9 +54,9 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
         "num_particles": np.array(lengths, np.int32),
     }
 
-    particles = input_arrays(columns, ["particles", "num_particles"])["particles"]
+    arrays = input_arrays(columns, ["particles", "num_particles"])
 
-    assert particles.shape == (len(lengths), 1, NUM_PARTICLE_FEATURES)
+    assert arrays["particles"].shape == (len(lengths), 1, NUM_PARTICLE_FEATURES)
 
 
 @pytest.mark.parametrize(
@@ -81,5 +84,7 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
     ],
 )
 def test_columns_of_another_shape_are_refused(change: Columns, message: str) -> None:
+    columns = random_columns([2, 3]) | change
+
     with pytest.raises(ModelInputError, match=message):
-        input_arrays(random_columns([2, 3]) | change, ["hlf", "particles", "num_particles"])
+        input_arrays(columns, ["hlf", "particles", "num_particles"])

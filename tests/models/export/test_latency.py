@@ -45,15 +45,24 @@ def test_times_are_microseconds_of_the_calls(
     tmp_path: Path, columns: Columns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a clock that says how long each call took: 1 to 100 us."""
-    ticks = iter(
-        [time for call in range(1, 101) for time in (10**9 * call, 10**9 * call + 1000 * call)]
-    )
+    times = []
+    for call in range(1, 101):
+        start = 10**9 * call
+        times += [start, start + 1000 * call]
+    ticks = iter(times)
     monkeypatch.setattr("models.export.latency.perf_counter_ns", lambda: next(ticks))
-    quantiles = measure_latency(exported("hlf", tmp_path), columns, calls=100, warm_up=3)
-    assert quantiles[:2] == pytest.approx(np.percentile(np.arange(1, 101), [50, 90]))
+    network = exported("hlf", tmp_path)
+
+    quantiles = measure_latency(network, columns, calls=100, warm_up=3)
+
+    median, percentile_90, percentile_99, percentile_999, *_ = quantiles
+    microseconds = np.arange(1, 101)
+    assert median == pytest.approx(np.percentile(microseconds, 50))
+    assert percentile_90 == pytest.approx(np.percentile(microseconds, 90))
     # One call of 100 is slower than 99 %, and none than 99.9 %: these are no percentiles but the
     # slowest call.
-    assert quantiles[2:4] == (None, None)
+    assert percentile_99 is None
+    assert percentile_999 is None
 
 
 @pytest.mark.parametrize(("calls", "measured"), [(99, 1), (1000, 3), (9999, 3), (10_000, 4)])
@@ -68,8 +77,11 @@ def test_a_percentile_needs_ten_slower_calls(calls: int, measured: int) -> None:
             pass
 
     first = {"hlf": np.zeros((1, len(hlf_names())), np.float32)}
+
     quantiles = measure_latency(Instant(), first, calls=calls, warm_up=0)  # type: ignore[arg-type]
-    assert sum(percentile is not None for percentile in quantiles[:4]) == measured
+
+    percentiles = quantiles[:4]
+    assert sum(percentile is not None for percentile in percentiles) == measured
 
 
 def test_single_events_come_in_turn_each_with_its_own_particles(
@@ -77,7 +89,9 @@ def test_single_events_come_in_turn_each_with_its_own_particles(
 ) -> None:
     network = exported("inclusive", tmp_path)
     noted = note_calls(network, monkeypatch)
+
     measure_latency(network, columns, calls=4, warm_up=2)
+
     assert [len(feeds["hlf"]) for feeds in noted] == [1] * 6
     assert [feeds["particles"].shape[1] for feeds in noted] == [4, 1, 4, 1, 9, 4]
 
@@ -90,6 +104,9 @@ def test_throughput_is_events_per_second_of_full_batches(
     noted = note_calls(network, monkeypatch)
     ticks = iter(range(0, 10**10, 5 * 10**8))
     monkeypatch.setattr("models.export.latency.perf_counter_ns", lambda: next(ticks))
-    assert measure_throughput(network, columns, batch_size=8, seconds=1.5) == pytest.approx(16)
+
+    throughput = measure_throughput(network, columns, batch_size=8, seconds=1.5)
+
+    assert throughput == pytest.approx(16)
     assert [feeds["particles"].shape for feeds in noted] == [(8, 9, 19)] * 4
     assert noted[0]["num_particles"].tolist() == [4, 0, 9, 4, 0, 9, 4, 0]
