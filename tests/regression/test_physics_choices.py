@@ -24,9 +24,8 @@ def write_neutral_config(folder: Path, classes: list[str], **changes: Any) -> st
         {"name": f"sample{label}", "label": label, "files": [str(files[label])]}
         for label in range(len(classes))
     ]
-    return write_config(
-        folder, run_dir=str(folder / "run"), classes=classes, samples=samples, **changes
-    )
+    run_dir = str(folder / "run")
+    return write_config(folder, run_dir=run_dir, classes=classes, samples=samples, **changes)
 
 
 @pytest.mark.parametrize(
@@ -48,22 +47,27 @@ def test_the_signal_follows_from_the_names_of_classes_and_never_from_their_order
     tmp_path: Path, classes: list[str], signal: str | None
 ) -> None:
     config = load_config(write_neutral_config(tmp_path, classes))
+
     if signal is not None:
         assert config.signals == [signal]
         return
-    with pytest.raises(
-        ConfigError, match=f"evaluate.signal is not set.*one or some of: {', '.join(classes)}"
-    ):
-        list(validate(config, Console(quiet=True)))
+
+    message = f"evaluate.signal is not set.*one or some of: {', '.join(classes)}"
+    console = Console(quiet=True)
+    with pytest.raises(ConfigError, match=message):
+        list(validate(config, console))
     # The error comes before any work.
-    runner = Runner(RunFolder(config, Console(quiet=True)))
+    runner = Runner(RunFolder(config, console))
     with pytest.raises(ConfigError, match=r"evaluate\.signal is not set"):
         runner.run(["ingest", "features", "train", "evaluate"])
     states = {planned_stage.stage.name: planned_stage.state for planned_stage in runner.plan()}
-    assert (states["train"], states["evaluate"]) == (State.MISSING, State.FAILS)
+    assert states["train"] is State.MISSING
+    assert states["evaluate"] is State.FAILS
     assert not (config.run_dir / "ingest").exists()
-    stated = write_neutral_config(tmp_path, classes, evaluate={"signal": classes[-1]})
-    assert load_config(stated).signals == [classes[-1]]
+
+    last_class = classes[-1]
+    config_path = write_neutral_config(tmp_path, classes, evaluate={"signal": last_class})
+    assert load_config(config_path).signals == [last_class]
 
 
 @pytest.mark.parametrize(
@@ -91,12 +95,15 @@ def test_ambiguous_classes_and_signals_are_refused(
 
 @pytest.mark.parametrize("label", [-1, 3, "1", True, None])
 def test_a_label_is_the_number_of_a_class(tmp_path: Path, label: object) -> None:
-    names = ("a", "b", "c")
     samples = [
-        {"name": name, "label": position, "files": ["x"]} for position, name in enumerate(names)
+        {"name": "a", "label": 0, "files": ["x"]},
+        {"name": "b", "label": label, "files": ["x"]},
+        {"name": "c", "label": 2, "files": ["x"]},
     ]
-    samples[1]["label"] = label
-    assert "samples" in config_mistakes(tmp_path, samples=samples)
+
+    mistakes = config_mistakes(tmp_path, samples=samples)
+
+    assert "samples" in mistakes
 
 
 def test_samples_without_classes_are_refused(tmp_path: Path) -> None:

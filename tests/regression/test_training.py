@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,11 @@ def end_early(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
     from petastorm.workers_pool import EmptyResultError
     from petastorm.workers_pool.thread_pool import ThreadPool
 
-    wait, count = ThreadPool.get_results, iter(range(1000))
+    wait = ThreadPool.get_results
+    call_numbers = itertools.count()
 
     def get_results(self: Any) -> Any:
-        if next(count) in calls:
+        if next(call_numbers) in calls:
             raise EmptyResultError
         return wait(self)
 
@@ -42,15 +44,14 @@ def test_all_row_groups_are_read_though_the_pool_ends_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Petastorm's pool may report its end while its other thread hands out the last file."""
-    dataset = write_dataset(
-        tmp_path / "data", rows={"train": [5, 6, 7, 8], "val": [1], "test": [1]}
-    )
+    rows = {"train": [5, 6, 7, 8], "val": [1], "test": [1]}
+    dataset = write_dataset(tmp_path / "data", rows=rows)
     end_early(monkeypatch, {0, 3, 4})
-    results = [
-        len(columns["label"])
-        for columns in petastorm_groups(dataset, ["label"], "train", [2, 0, 3, 1])
-    ]
-    assert results == [7, 5, 8, 6]
+
+    groups = petastorm_groups(dataset, ["label"], "train", [2, 0, 3, 1])
+    rows_of_groups = [len(columns["label"]) for columns in groups]
+
+    assert rows_of_groups == [7, 5, 8, 6]
 
 
 def test_a_file_that_never_comes_is_an_error(
@@ -58,8 +59,10 @@ def test_a_file_that_never_comes_is_an_error(
 ) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [5, 6], "val": [1], "test": [1]})
     end_early(monkeypatch, set(range(1, 1000)))
+    groups = petastorm_groups(dataset, ["label"], "train", [0, 1])
+
     with pytest.raises(DamagedDatasetError, match="it has 0 rows"):
-        list(petastorm_groups(dataset, ["label"], "train", [0, 1]))
+        list(groups)
 
 
 @pytest.mark.parametrize("name", ["a folder", "a#b?c%20d", "a\nb", "~"])
@@ -67,16 +70,18 @@ def test_a_dataset_below_a_folder_of_any_name_is_read(tmp_path: Path, name: str)
     """To petastorm, a path is a URL without escapes."""
     dataset = write_dataset(tmp_path / name, rows={"train": [5], "val": [4], "test": [3]})
     reader = open_reader(dataset, ["hlf"], seed=1)
+
     batches = reader.val_batches(rank=0, world_size=1)
-    assert sum(map(len, batches)) == 4
+
+    assert sum(len(batch) for batch in batches) == 4
 
 
 def test_training_leaves_denormal_numbers_switched_on(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [20], "val": [10], "test": [5]})
-    launch(
-        make_spec(dataset, tmp_path / "out", algorithm="sgd", workers=1, epochs=1),
-        on_progress=lambda _: None,
-    )
+    spec = make_spec(dataset, tmp_path / "out", algorithm="sgd", workers=1, epochs=1)
+
+    launch(spec, on_progress=lambda _: None)
+
     assert np.float32(1e-30) * np.float32(1e-10) > 0
 
 
@@ -86,13 +91,17 @@ def seconds_per_batch(workers: int) -> float:
         {"algorithm": "ad-psgd", "workers": workers, "batch_size": 16, "epochs": 3, "seed": 1}
     )
     cluster = ClusterSettings(step_seconds=4e-5, event_seconds=0.0)
-    simulated = simulate_times([16 * 48] * workers, train, cluster, num_parameters=3000)
+    events_of_workers = [16 * 48] * workers
+    simulated = simulate_times(events_of_workers, train, cluster, num_parameters=3000)
     return rates(simulated.records)["seconds_per_batch"]
 
 
 def test_more_workers_take_no_more_time_for_a_batch_of_ad_psgd() -> None:
     """A worker reads the models of all others to validate; nobody may wait for that."""
-    assert seconds_per_batch(48) < 1.2 * seconds_per_batch(8)
+    with_8_workers = seconds_per_batch(8)
+    with_48_workers = seconds_per_batch(48)
+
+    assert with_48_workers < 1.2 * with_8_workers
 
 
 # `exec` keeps the process id.
@@ -113,7 +122,8 @@ def install_mpirun_with_remains(
 
     Returns the file with a line per start.
     """
-    calls, script = folder / "calls", folder / "mpirun"
+    calls = folder / "calls"
+    script = folder / "mpirun"
     calls.touch()
     message = {
         "calls": shlex.quote(str(calls)),
@@ -134,10 +144,11 @@ def test_the_ranks_are_started_again_if_mpirun_finds_remains(
     """A killed mpirun leaves files named by its process id; another of this id ends at them."""
     dataset = write_dataset(tmp_path / "data", rows={"train": [40, 40], "val": [10], "test": [10]})
     calls = install_mpirun_with_remains(tmp_path, monkeypatch, times=1)
+    spec = make_spec(dataset, tmp_path / "out")
     losses: list[str] = []
-    launcher.launch(
-        make_spec(dataset, tmp_path / "out"), on_progress=lambda _: None, on_loss=losses.append
-    )
+
+    launcher.launch(spec, on_progress=lambda _: None, on_loss=losses.append)
+
     assert calls.read_text() == "\n\n"
     # No rank was lost.
     assert losses == []
@@ -151,6 +162,9 @@ def test_the_ranks_are_started_again_only_once(
 ) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [40, 40], "val": [10], "test": [10]})
     calls = install_mpirun_with_remains(tmp_path, monkeypatch, times=9)
+    spec = make_spec(dataset, tmp_path / "out")
+
     with pytest.raises(launcher.LaunchError, match="the ranks did not start: status"):
-        launcher.launch(make_spec(dataset, tmp_path / "out"), on_progress=lambda _: None)
+        launcher.launch(spec, on_progress=lambda _: None)
+
     assert calls.read_text() == "\n\n"
