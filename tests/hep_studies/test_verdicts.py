@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -50,16 +50,20 @@ class EventModel(NamedTuple):
         The margins of the first method are larger by the lead.
         """
         rng = np.random.default_rng([num_seeds, NUM_EVENTS])
-        common = ndtri(0.9) * math.hypot(*self)
-        common = common + self.event * rng.normal(size=(num_studies, 1, NUM_EVENTS))
+        per_event = (num_studies, 1, NUM_EVENTS)
+        per_seed = (num_studies, num_seeds, 1)
+        per_event_and_seed = (num_studies, num_seeds, NUM_EVENTS)
+        mean_margin = ndtri(0.9) * math.hypot(*self)
+        common = mean_margin + self.event * rng.normal(size=per_event)
         correct = []
         for method_lead in (lead, 0.0):
             margin = common + method_lead
-            margin = margin + self.event_and_method * rng.normal(size=(num_studies, 1, NUM_EVENTS))
-            margin = margin + self.seed * rng.normal(size=(num_studies, num_seeds, 1))
-            noise = rng.standard_normal((num_studies, num_seeds, NUM_EVENTS))
-            correct.append(margin + self.event_method_and_seed * noise > 0)
-        return correct[0].astype(float) - correct[1]
+            margin = margin + self.event_and_method * rng.normal(size=per_event)
+            margin = margin + self.seed * rng.normal(size=per_seed)
+            margin = margin + self.event_method_and_seed * rng.normal(size=per_event_and_seed)
+            correct.append(margin > 0)
+        first, second = correct
+        return first.astype(float) - second
 
 
 @pytest.mark.parametrize("num_seeds", [3, 10])
@@ -102,15 +106,20 @@ def test_the_variances_of_seeds_and_events_are_found_again() -> None:
 
     seed_variances = [difference.seed_variance for difference in differences]
     event_variances = [difference.event_variance for difference in differences]
+    # The noise of 50 events adds to the variance of seeds.
     assert np.mean(seed_variances) == pytest.approx(4 + 1 / 50, rel=0.1)
     assert np.mean(event_variances) == pytest.approx(9, rel=0.1)
 
 
 def test_equal_numbers_are_no_certainty() -> None:
-    one_event_differs = np.tile([1.0] + [0.0] * 999, (2, 1))
+    one_event_differs = np.zeros((2, 1000))
+    one_event_differs[:, 0] = 1.0
 
-    assert Difference.from_seeds([1.0, 1.0]).half_width() > 0
-    assert Difference.from_events(one_event_differs).half_width() > 1e-3
+    over_seeds = Difference.from_seeds([1.0, 1.0])
+    over_events = Difference.from_events(one_event_differs)
+
+    assert over_seeds.half_width() > 0
+    assert over_events.half_width() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -149,8 +158,8 @@ def error_rates(
 
     The differences of a study have a spread of 1 over the seeds.
     """
-    shape = (num_studies, max(numbers_of_seeds))
-    values = np.random.default_rng(0).normal(truth, 1.0, shape)
+    rng = np.random.default_rng(0)
+    values = rng.normal(truth, 1.0, (num_studies, max(numbers_of_seeds)))
     rates = []
     for num_seeds in numbers_of_seeds:
         num_decided = 0
@@ -184,31 +193,35 @@ def error_rates(
 def test_the_page_of_claims_has_the_error_rates_of_simulated_studies(
     claim: str, truth: float
 ) -> None:
-    page = (FOLDER / "claims.md.j2").read_text()
+    page = FOLDER / "claims.md.j2"
+    text = page.read_text()
     seeds = (3, 10, 30, 100)
+    is_equivalence = claim.startswith("equal")
 
-    rates = error_rates(truth, seeds, is_equivalence="equal" in claim, num_studies=1000)
+    rates = error_rates(truth, seeds, is_equivalence=is_equivalence, num_studies=1000)
 
     for num_seeds, (decided, wrong) in zip(seeds, rates, strict=True):
-        assert f"|{claim}|{truth}|{num_seeds}|{100 * decided:.1f}|{100 * wrong:.1f}|" in page
+        percentages = f"{100 * decided:.1f}|{100 * wrong:.1f}"
+        assert f"|{claim}|{truth}|{num_seeds}|{percentages}|" in text
 
 
 @pytest.mark.parametrize("is_equivalence", [False, True])
 def test_an_interval_within_another_keeps_a_decided_verdict(is_equivalence: bool) -> None:
     """A smaller effect may also turn into one of the other direction."""
-    order = {Verdict.SMALLER: 1, Verdict.CONTRADICTED: 2}
-    for mean in np.linspace(-4, 4, 33):
-        for wide, narrow in pairwise(np.linspace(3, 0.01, 30)):
-            for direction in (-1, 0, 1):
-                inner_mean = mean + direction * (wide - narrow)
-                outer = verdict_of(mean, wide, THRESHOLD, is_equivalence=is_equivalence)
-                inner = verdict_of(inner_mean, narrow, THRESHOLD, is_equivalence=is_equivalence)
+    means = np.linspace(-4, 4, 33)
+    half_widths = np.linspace(3, 0.01, 30)
+    directions = (-1, 0, 1)
+    for mean, (wide, narrow), direction in product(means, pairwise(half_widths), directions):
+        inner_mean = mean + direction * (wide - narrow)
 
-                turns = outer in FAILS and order[outer] < order[inner]
-                assert outer in OPEN or outer is inner or turns, (mean, wide, narrow, direction)
-                # A verdict denies no difference that the interval allows.
-                for end in (inner_mean - narrow, inner_mean + narrow):
-                    assert is_true(inner, end, is_equivalence=is_equivalence)
+        outer = verdict_of(mean, wide, THRESHOLD, is_equivalence=is_equivalence)
+        inner = verdict_of(inner_mean, narrow, THRESHOLD, is_equivalence=is_equivalence)
+
+        turns = outer is Verdict.SMALLER and inner is Verdict.CONTRADICTED
+        assert outer in OPEN or outer is inner or turns, (mean, wide, narrow, direction)
+        # A verdict denies no difference that the interval allows.
+        for end in (inner_mean - narrow, inner_mean + narrow):
+            assert is_true(inner, end, is_equivalence=is_equivalence)
 
 
 @pytest.mark.parametrize("is_equivalence", [False, True])
@@ -216,7 +229,8 @@ def test_an_interval_within_another_keeps_a_decided_verdict(is_equivalence: bool
 def test_verdicts_stay_with_the_truth_as_seeds_grow(truth: float, is_equivalence: bool) -> None:
     rates = error_rates(truth, (3, 10, 30, 200), is_equivalence=is_equivalence, num_studies=400)
 
-    assert all(wrong < LEVEL / 2 + 0.03 for _, wrong in rates)
+    for _, wrong in rates:
+        assert wrong < LEVEL / 2 + 0.03
     decided = [share for share, _ in rates]
     if abs(truth) in (0.5, 2.0):
         assert decided == sorted(decided)
@@ -229,7 +243,8 @@ def exceeds_quantile(z: float) -> Callable[[float], bool]:
 
 
 def test_a_family_without_any_difference_has_a_wrong_verdict_in_one_of_twenty() -> None:
-    families = np.random.default_rng(6).normal(size=(2000, 12))
+    rng = np.random.default_rng(6)
+    families = rng.normal(size=(2000, 12))
     num_alarms = 0
     for family in families:
         decides_at = [exceeds_quantile(z) for z in family]
@@ -271,7 +286,9 @@ def test_each_decided_comparison_leaves_a_higher_level_to_the_next() -> None:
     ],
 )
 def test_a_claim_of_several_comparisons(verdicts: list[str], share: float, expected: str) -> None:
-    combined = combine_verdicts([Verdict(verdict) for verdict in verdicts], share=share)
+    of_comparisons = [Verdict(verdict) for verdict in verdicts]
+
+    combined = combine_verdicts(of_comparisons, share=share)
 
     assert combined == expected
 

@@ -77,6 +77,14 @@ def training(checkpoints: MemoryCheckpoints, resume: Any = None, **settings: Any
     return run(files=checkpoints.files, resume=resume, **(defaults | settings))
 
 
+def assert_same_record(resumed: dict[str, Any], record: dict[str, Any], about: str) -> None:
+    """All but virtual times are the same."""
+    assert resumed.keys() == record.keys()
+    for key in record.keys() - METERED:
+        message = f"{about}, epoch {record['epoch']}, {key}"
+        np.testing.assert_equal(resumed[key], record[key], message)
+
+
 def assert_resumes_bit_by_bit(settings: dict[str, Any]) -> None:
     """A run has the same models and records when it resumes within or between epochs."""
     checkpoints = MemoryCheckpoints()
@@ -87,10 +95,7 @@ def assert_resumes_bit_by_bit(settings: dict[str, Any]) -> None:
         np.testing.assert_array_equal(models(resumed), models(complete), err_msg=str(position))
         for resumed_records, records in zip(resumed.records, complete.records, strict=True):
             for resumed_record, record in zip(resumed_records, records, strict=True):
-                assert resumed_record.keys() == record.keys()
-                for key in record.keys() - METERED:
-                    about = f"{position}, epoch {record['epoch']}, {key}"
-                    np.testing.assert_equal(resumed_record[key], record[key], about)
+                assert_same_record(resumed_record, record, f"resumed at {position}")
 
 
 @pytest.mark.parametrize(("method", "optimizer", "slowmo"), CASES)
@@ -98,8 +103,10 @@ def assert_resumes_bit_by_bit(settings: dict[str, Any]) -> None:
 def test_every_method_continues_from_a_checkpoint_bit_by_bit(
     method: str, optimizer: str, slowmo: str
 ) -> None:
-    settings = (ALL_METHODS | IN_CYCLES | BY_SPEED)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
-    settings |= {"batch_size": 12 // settings.get("workers", 3)}
+    methods = ALL_METHODS | IN_CYCLES | BY_SPEED
+    settings = methods[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
+    workers = settings.get("workers", 3)
+    settings["batch_size"] = 12 // workers
     if settings["algorithm"] == "sharded":
         # Its momentum and moments stay at the server.
         settings.pop("optimizer_state", None)
@@ -121,22 +128,25 @@ TIES = {
 @pytest.mark.parametrize("method", ["ad-psgd", "ad-psgd on a host", "swarm-sgd geometric"])
 @pytest.mark.slow
 def test_events_of_the_same_instant_keep_their_order(method: str, cluster: str) -> None:
-    assert_resumes_bit_by_bit(PEER_METHODS[method] | {"cluster": TIES[cluster]})
+    settings = PEER_METHODS[method] | {"cluster": TIES[cluster]}
+
+    assert_resumes_bit_by_bit(settings)
 
 
 @pytest.mark.parametrize("local_steps", [5, 7])
 def test_half_a_step_in_proportion_to_the_speed_is_rounded_alike(local_steps: int) -> None:
-    settings = BY_SPEED["async-diloco by speed"] | {"local_steps": local_steps}
+    changes = {"local_steps": local_steps, "optimizer": "sgd", "cluster": TIES["twice"]}
+    settings = BY_SPEED["async-diloco by speed"] | changes
 
-    assert_resumes_bit_by_bit(settings | {"optimizer": "sgd", "cluster": TIES["twice"]})
+    assert_resumes_bit_by_bit(settings)
 
 
 def test_the_best_model_so_far_is_remembered() -> None:
     settings: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
     checkpoints = MemoryCheckpoints()
     complete = training(checkpoints, **settings)
-    losses = [record["val_loss"] for record in complete.records[0]]
-    assert losses[0] < losses[1], "the test needs a run whose first epoch is its best"
+    first, second = (record["val_loss"] for record in complete.records[0])
+    assert first < second, "the test needs a run whose first epoch is its best"
     resumed_checkpoints = MemoryCheckpoints()
 
     resumed = training(resumed_checkpoints, checkpoints.at(BETWEEN), **settings)
@@ -166,20 +176,26 @@ def test_another_number_of_workers_begins_from_the_joint_model(method: str) -> N
     states = [checkpoint.load(rank) for rank in range(3)]
     # The only validation was of the joint model, so that it is the best one.
     joint_model = states[0]["best"]["model"].numpy()
-    mean_model = np.mean([state["current"].numpy() for state in states], axis=0)
-    assert abs(joint_model - mean_model).max() > 1e-4, "the test needs another mean"
+    models_of_workers = [state["current"].numpy() for state in states]
+    mean_model = np.mean(models_of_workers, axis=0)
+    distance = abs(joint_model - mean_model).max()
+    assert distance > 1e-4, "the test needs another mean"
 
     # Without a further step.
     resumed = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **JOINT[method])
 
-    np.testing.assert_allclose(models(resumed), np.tile(joint_model, (2, 1)), atol=1e-15)
+    first, second = models(resumed)
+    np.testing.assert_allclose(first, joint_model, atol=1e-15)
+    np.testing.assert_allclose(second, joint_model, atol=1e-15)
 
 
 def joint_model(state: dict[str, Any]) -> tuple[int, Any]:
     """The age and the joint model in the checkpoint of a worker."""
     if "joint" in state:
-        return int(state["joint"]["counts"][0]), state["joint"]["vectors"][0]
-    return int(state["clocks"].sum()), state["published"][0]
+        joint = state["joint"]
+        return int(joint["counts"][0]), joint["vectors"][0]
+    age = int(state["clocks"].sum())
+    return age, state["published"][0]
 
 
 @pytest.mark.parametrize("method", [SERVER_METHODS["easgd"], PEER_METHODS["mpca"]], ids=str)
@@ -190,14 +206,17 @@ def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_mo
     checkpoints = MemoryCheckpoints()
     training(checkpoints, **settings, checkpoint_steps=None)
     checkpoint = checkpoints.at(BETWEEN)
-    joint_models = [joint_model(checkpoint.load(rank)["algorithm"]) for rank in range(3)]
+    states = [checkpoint.load(rank)["algorithm"] for rank in range(3)]
+    joint_models = [joint_model(state) for state in states]
     ages = [age for age, _ in joint_models]
     assert len(set(ages)) > 1, "workers pass the checkpoint at different times"
     _, newest = joint_models[int(np.argmax(ages))]
 
     resumed = training(MemoryCheckpoints(), checkpoint, workers=2, epochs=1, **settings)
 
-    np.testing.assert_array_equal(models(resumed), np.tile(newest.numpy(), (2, 1)))
+    first, second = models(resumed)
+    np.testing.assert_array_equal(first, newest.numpy())
+    np.testing.assert_array_equal(second, newest.numpy())
 
 
 def test_a_model_that_is_not_finite_is_left_out_for_another_number_of_workers() -> None:
