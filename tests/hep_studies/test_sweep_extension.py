@@ -72,10 +72,12 @@ def test_a_side_gets_no_more_values_than_asked_for() -> None:
     for _ in range(5):
         rates = study.with_added(added).values_of(METHOD, RATE)
         # The higher the rate, the lower the loss.
-        added = extended_sweeps(study, added, [run_with_loss(rate, 1 - rate) for rate in rates])
+        runs = [run_with_loss(rate, 1 - rate) for rate in rates]
+        added = extended_sweeps(study, added, runs)
 
+    extended_study = study.with_added(added)
     assert added == {METHOD: {RATE: [0.09, 0.27]}}
-    assert study.with_added(added).values_of(METHOD, RATE) == [0.01, 0.03, 0.09, 0.27]
+    assert extended_study.values_of(METHOD, RATE) == [0.01, 0.03, 0.09, 0.27]
 
 
 # The best accuracy is 0.9, so that both goals are reached in the same epoch.

@@ -28,16 +28,18 @@ SETTINGS = FeatureSettings(feed_workers=1, split=SplitSettings(train=0.4, val=0.
 
 def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
     """The kernel output of such a part has no rows to cut into pieces."""
-    good = [
-        event_row(entry=entry, label=entry % 2, electrons=[lepton(40, 0, 0)]) for entry in range(60)
-    ]
-    bad = [event_row(entry=60, electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])]
+    electron = lepton(40, 0, 0)
+    near_track = track(40, 0.1, 0)
+    good = [event_row(entry=entry, label=entry % 2, electrons=[electron]) for entry in range(60)]
+    # A track beside the electron, which is not isolated.
+    bad = [event_row(entry=60, electrons=[electron], tracks=[near_track])]
     keys = []
     files = []
     first_row = 0
     for name, rows in (("bad.parquet", bad), ("good.parquet", good), ("bad2.parquet", bad)):
         pq.write_table(events_table(rows), tmp_path / name)
-        output = run_kernels(EventsFile(name, "made", "", str(tmp_path / name)), SETTINGS, tmp_path)
+        events_file = EventsFile(name, "made", "", str(tmp_path / name))
+        output = run_kernels(events_file, SETTINGS, tmp_path)
         path = output.path(tmp_path.parent)
         files.append(KernelFile(str(path), first_row, 1.0))
         keys.append(event_keys(path, SETTINGS))

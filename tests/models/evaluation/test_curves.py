@@ -266,11 +266,11 @@ def test_bins_hold_their_lower_edge_and_the_outer_ones_all_beyond() -> None:
     passes = np.array([True, False, False, True, True, False, False])
     weights = np.array([2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0])
 
-    first, second, last = efficiency_against(variable, passes, weights, [0, 10, 20, 30])
+    bins = efficiency_against(variable, passes, weights, [0, 10, 20, 30])
 
-    assert first == efficiency(passes[:3], weights[:3])
-    assert second == efficiency(passes[3:4], weights[3:4])
-    assert last == efficiency(passes[4:], weights[4:])
+    rows_of_bins = [slice(0, 3), slice(3, 4), slice(4, 7)]
+    for efficiency_in_bin, rows in zip(bins, rows_of_bins, strict=True):
+        assert efficiency_in_bin == efficiency(passes[rows], weights[rows])
 
 
 def test_a_variable_that_is_nan_is_an_error() -> None:

@@ -74,8 +74,11 @@ def test_logits_depend_only_on_their_event(name: ModelName, order: list[int]) ->
 
     logits = run(model, events)
 
-    assert_same(run(model, shuffled), logits[order])
-    assert_same(run(model, first_alone), logits[order[:1]])
+    logits_of_shuffled = run(model, shuffled)
+    logits_of_first = run(model, first_alone)
+
+    assert_same(logits_of_shuffled, logits[order])
+    assert_same(logits_of_first, logits[order[:1]])
 
 
 @every_network

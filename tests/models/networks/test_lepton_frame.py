@@ -130,17 +130,26 @@ def assert_lepton_points_the_same_way(
         np.testing.assert_allclose(new[name], side_of_lepton * old[name], rtol=1e-9)
 
 
+def vertex_distance(particles: dict[str, np.ndarray]) -> np.ndarray:
+    return np.hypot(particles["vertex_x"], particles["vertex_y"])
+
+
+def vertex_times_momentum(particles: dict[str, np.ndarray]) -> np.ndarray:
+    """The scalar product in the transverse plane."""
+    x_term = particles["vertex_x"] * particles["px"]
+    y_term = particles["vertex_y"] * particles["py"]
+    return x_term + y_term
+
+
 def assert_relations_stay(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> None:
     """Momenta fit their azimuths, and vertices keep their distances and angles to momenta."""
     close = {"rtol": 1e-9, "atol": 1e-9}
-    np.testing.assert_allclose(new["px"], new["pt"] * np.cos(new["phi"]), **close)
-    np.testing.assert_allclose(new["py"], new["pt"] * np.sin(new["phi"]), **close)
-    old_product = old["vertex_x"] * old["px"] + old["vertex_y"] * old["py"]
-    new_product = new["vertex_x"] * new["px"] + new["vertex_y"] * new["py"]
-    np.testing.assert_allclose(new_product, old_product, **close)
-    old_distance = np.hypot(old["vertex_x"], old["vertex_y"])
-    new_distance = np.hypot(new["vertex_x"], new["vertex_y"])
-    np.testing.assert_allclose(new_distance, old_distance, **close)
+    px = new["pt"] * np.cos(new["phi"])
+    py = new["pt"] * np.sin(new["phi"])
+    np.testing.assert_allclose(new["px"], px, **close)
+    np.testing.assert_allclose(new["py"], py, **close)
+    np.testing.assert_allclose(vertex_distance(new), vertex_distance(old), **close)
+    np.testing.assert_allclose(vertex_times_momentum(new), vertex_times_momentum(old), **close)
 
 
 @given(angle=angles, beam=beam_directions)
