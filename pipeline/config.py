@@ -77,7 +77,7 @@ class Config(SettingsSection):
     Credentials come from the environment, as for inputs."""
     classes: list[str] = Field(min_length=2, max_length=100, examples=[["QCD", "ttbar", "W+jets"]])
     """Names of the classes, at least 2; the label of a sample is an index into this list. They
-    differ in letters and digits."""
+    differ in letters from a to z or digits."""
     samples: list[SampleSettings] = Field(
         min_length=1,
         examples=[

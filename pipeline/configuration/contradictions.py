@@ -37,6 +37,15 @@ def plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name).casefold()
 
 
+def _letters_in_branches(class_name: str) -> str:
+    """Reduce the name of a class to the letters and digits that names of branches keep of it.
+
+    The branches of predictions keep those of ASCII only, so `μ+jets` and `τ+jets` would be one.
+    Upper and lower case count as the same.
+    """
+    return re.sub(r"[^0-9A-Za-z]", "", class_name).casefold()
+
+
 def simulated_processes(sample: SampleSettings) -> list[str]:
     """Return the processes whose files, `simulate://NAME`, a sample reads."""
     return [name.removeprefix(SCHEME) for name in sample.files if name.startswith(SCHEME)]
@@ -219,17 +228,17 @@ def _contradictions_of_processes(sample: SampleSettings, config: Any) -> Iterato
 def _contradictions_of_classes(config: Any) -> Iterator[str]:
     """Yield what is wrong with the names, samples, cross-sections and signal of the classes.
 
-    Names count as equal if their letters and digits are. Each class needs a sample, and
-    cross-sections for all of its samples or for none. The signal is some of the classes, but not
-    all.
+    Names count as equal if their letters from a to z and their digits are. Each class needs a
+    sample, and cross-sections for all of its samples or for none. The signal is some of the
+    classes, but not all.
     """
-    plain_names = [plain(name) for name in config.classes]
-    for label, (name, plain_name) in enumerate(zip(config.classes, plain_names, strict=True)):
-        is_reserved = plain_name in {"", plain(_ALL_BACKGROUNDS)}
-        if is_reserved or plain_names.count(plain_name) > 1:
+    all_letters = [_letters_in_branches(name) for name in config.classes]
+    for label, (name, letters) in enumerate(zip(config.classes, all_letters, strict=True)):
+        is_reserved = letters in {"", _letters_in_branches(_ALL_BACKGROUNDS)}
+        if is_reserved or all_letters.count(letters) > 1:
             yield (
-                f"classes: the name '{name}' is blank, given twice, or taken; only letters and "
-                "digits count"
+                f"classes: the name '{name}' is blank, given twice, or taken; only letters from a "
+                "to z and digits count"
             )
         samples = [sample for sample in config.samples if label in sample.labels]
         if not samples:

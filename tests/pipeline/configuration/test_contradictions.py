@@ -173,6 +173,9 @@ def test_a_key_without_effect_beside_the_others_is_refused(
         ),
         ({"classes": ["A", "A", "B"]}, "'A' is blank, given twice"),
         ({"classes": ["A", " ", "B"]}, "' ' is blank, given twice"),
+        # Branches of predictions keep no other letters of a class.
+        ({"classes": ["A", "μ", "B"]}, "'μ' is blank, given twice"),
+        ({"classes": ["e+jets", "μ+jets", "τ+jets"]}, "'μ\\+jets' is blank, given twice"),
         ({"run_dir": str(ROOT)}, "holds the code of the pipeline"),
         ({"run_dir": str(ROOT / "features" / "x")}, "holds the code of the pipeline"),
         (
