@@ -17,6 +17,8 @@ from pipeline.errors import nearest, truncated
 
 #: A message about a config has at most this number of lines.
 _MAX_LINES: Final = 20
+#: Advice begins so; `pipeline.errors.nearest` and `hep_core.plugins` write it.
+_QUESTION: Final = " Did you mean "
 
 
 def explain(
@@ -77,8 +79,16 @@ def describe_mistake(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[Key
             keys_of_mistake.append(key)
     keys = tuple(keys_of_mistake)
     sentence = _sentence(mistake, keys, model)
-    lines = [truncated(line) for line in sentence.splitlines()]
+    lines = [_shortened(line) for line in sentence.splitlines()]
     return keys, "\n".join(lines)
+
+
+def _shortened(line: str) -> str:
+    """Cut a long line before its advice, which stands at its end, behind all valid names."""
+    sentence, question, names = line.rpartition(_QUESTION)
+    if not question:
+        return truncated(line)
+    return truncated(sentence) + question + truncated(names)
 
 
 def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:

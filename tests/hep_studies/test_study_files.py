@@ -183,6 +183,8 @@ def sgd(**changes: Any) -> dict[str, Any]:
         ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
         ({"cluster": {"latency": 1}}, "unknown key 'latency'"),
         (panel(y="val_acc"), "'val_accuracy'"),
+        # The list of all measures is long; the advice behind it stays.
+        (claim(measure="secnds"), "no measure 'secnds', only .* Did you mean 'seconds'"),
         (panel(where={"a": 1}), "no varied"),
         ({"times_only": 4}, "times_only needs execution: simulate, and has no best_of"),
     ],
