@@ -15,7 +15,7 @@ from pipeline.runs.provenance import code_version
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.version import Version
 from pipeline.stages.base import Check, Context, Result, Stage
-from pipeline.terminal.tables import export_table
+from pipeline.terminal.tables import export_table, firmware_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,6 +91,8 @@ class Export(Stage):
         text = json.dumps(exported, indent=1)
         (context.out_dir / "export.json").write_text(text, encoding="utf-8")
         context.console.print(export_table(exported))
+        if any(measured["firmware"] for measured in exported.values()):
+            context.console.print(firmware_table(exported))
         summaries = []
         checks: list[Check] = []
         for network, measured in exported.items():

@@ -222,3 +222,25 @@ def export_table(networks: dict[str, Any]) -> Grid:
             f"{measured['events_per_second']:,.0f}",
         )
     return table
+
+
+def firmware_table(networks: dict[str, Any]) -> Grid:
+    """Make a table of the firmware of the networks: deviation from torch, and estimates.
+
+    `networks` are the counters of the stage `export` by name of the network. Each width has a row.
+    """
+    heads = ("network", "bits", "differs by", "same class [%]", "latency [ns]", "look-up tables")
+    table = Grid(
+        *heads, title="firmware: largest difference from torch, estimated latency and size"
+    )
+    for network, measured in networks.items():
+        for firmware in measured["firmware"]:
+            table.add_row(
+                network,
+                f"{firmware['bits']}",
+                f"{firmware['largest_difference']:.3g}",
+                f"{100 * firmware['same_class']:.1f}",
+                f"{firmware['latency_ns']:.0f}",
+                f"{firmware['lookup_tables']:,}",
+            )
+    return table

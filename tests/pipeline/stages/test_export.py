@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +16,12 @@ import torch
 from feature_datasets import write_dataset
 from networks import small_network, small_spec
 from published_by_hand import example_version
+from rich.console import Console
 
 from models.export.onnx_export import Provenance
 from models.saved_model import save_model
 from pipeline.runs.version import Version
-from pipeline.stages.export import _export, _provenance
+from pipeline.stages.export import Export, _export, _provenance
 
 POINTS = {
     "signal": "ttbar",
@@ -126,3 +129,33 @@ def test_networks_of_other_caps_are_exported(
     assert [dim.dim_value for dim in particles.type.tensor_type.shape.dim] == [1, rows, 19]
     properties = {entry.key: entry.value for entry in one_event.metadata_props}
     assert json.loads(properties["inputs"])["particles"]["shape"] == [rows, 19]
+
+
+def test_the_terminal_shows_what_each_width_of_firmware_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firmware = {"bits": 8, "largest_difference": 0.0288, "same_class": 0.9934}
+    firmware |= {"latency_ns": 40.0, "lookup_tables": 23_138}
+    measured = {
+        "tolerance": 1e-5,
+        "forms": {"model.onnx": {"bytes": 13_400, "largest_difference": 1.2e-7}},
+        "firmware": [firmware],
+        "latency_us": {"p50": 11.0, "p99": 19.5, "p99_9": None},
+        "events_per_second": 1e6,
+    }
+    monkeypatch.setattr("pipeline.stages.export._export", lambda *_: measured)
+    monkeypatch.setattr("training.threads.use_threads", lambda _: None)
+    trained = SimpleNamespace(counters=lambda _: SimpleNamespace(networks={"hlf": None}))
+    terminal = io.StringIO()
+    context: Any = SimpleNamespace(
+        config=SimpleNamespace(train=SimpleNamespace(threads=1)),
+        upstream={"train": trained},
+        bar=lambda *_: nullcontext(lambda *_: None),
+        out_dir=tmp_path,
+        console=Console(file=terminal, width=80),
+    )
+
+    Export().run(context)
+
+    (row,) = [line for line in terminal.getvalue().splitlines() if "0.0288" in line]
+    assert row.split() == ["hlf", "8", "0.0288", "99.3", "40", "23,138"]

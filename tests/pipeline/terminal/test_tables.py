@@ -13,7 +13,13 @@ from models.evaluation.intervals import Efficiency
 from pipeline.reporting.cutflow import Step, Yield
 from pipeline.terminal.evaluation_tables import evaluation_tables
 from pipeline.terminal.grid import Grid
-from pipeline.terminal.tables import cutflow_table, export_table, rank_table, search_table
+from pipeline.terminal.tables import (
+    cutflow_table,
+    export_table,
+    firmware_table,
+    rank_table,
+    search_table,
+)
 from training.gridsearch.results import Cost, Score
 from training.gridsearch.settings import Trial
 
@@ -87,6 +93,14 @@ def example_export_table() -> list[Grid]:
     return [export_table({"particles": network})]
 
 
+def example_firmware_table() -> list[Grid]:
+    simulation = {"largest_difference": 0.0288, "same_class": 0.9934}
+    estimate = {"latency_ns": 40.0, "lookup_tables": 23_138}
+    firmware = [{"bits": bits, **simulation, **estimate} for bits in (8, 16)]
+    networks = {"particles": {"firmware": []}, "hlf": {"firmware": firmware}}
+    return [firmware_table(networks)]
+
+
 def printed(table: Grid) -> str:
     """A table as a terminal of 80 columns shows it, without colours."""
     file = io.StringIO()
@@ -101,6 +115,7 @@ def printed(table: Grid) -> str:
         (example_rank_table, [1]),
         (example_evaluation_tables, [3, 6, 6, 3, 1]),
         (example_export_table, [1]),
+        (example_firmware_table, [2]),
     ],
 )
 def test_tables_fit_80_columns_with_each_number_whole(
@@ -157,3 +172,12 @@ def test_a_cutflow_fits_a_terminal_and_has_all_columns_side_by_side_in_a_file(
     for output in (terminal_output, file_output):
         assert output.split().count("0.500+-0.010") == num_efficiencies
         assert output.count("eff") == num_efficiencies
+
+
+def test_the_table_of_firmware_has_the_difference_of_each_width() -> None:
+    rows = [row for table in example_firmware_table() for row in table.rows]
+
+    assert [list(row) for row in rows[1:]] == [
+        ["hlf", "8", "0.0288", "99.3", "40", "23,138"],
+        ["hlf", "16", "0.0288", "99.3", "40", "23,138"],
+    ]
