@@ -48,6 +48,8 @@ class ScoredEntries(NamedTuple):
     """(num_events,) index into FLAGS: 0 with scores, else the reason why there are none."""
     probability: NDArray[np.float32]
     """(num_events, num_classes); NaN where there is no score."""
+    counts: dict[str, int]
+    """Numbers of entries by step of ingest and unusual content; see `ingestion.tally`."""
 
 
 class EventClassifier(NamedTuple):
@@ -167,7 +169,7 @@ class EventClassifier(NamedTuple):
             flag[ingested_rows] = np.where(block.outcome == SELECTED, 0, rejection)
             probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
             probability[ingested_rows[block.selected]] = self.block_scores(block)
-            yield raw, ScoredEntries(flag, probability)
+            yield raw, ScoredEntries(flag, probability, ingested.tally().counts)
 
     def files(
         self, inputs: Sequence[str], say: Callable[[str], None], *, keep: Sequence[str] = ()

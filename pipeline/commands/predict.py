@@ -24,6 +24,7 @@ from hep_core.plugins import load_from_environment
 from ingestion.conflicts import tree_identity
 from ingestion.errors import BadFilesError
 from ingestion.file_info import FileInfo
+from ingestion.notes import unusual_content
 from ingestion.settings import IngestSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import folder_of_option
@@ -51,6 +52,8 @@ class FileScores(NamedTuple):
     """Number of entries of the input, with or without scores."""
     flags: dict[str, int]
     """Numbers of entries by the name of their flag; names that none has are absent."""
+    counts: dict[str, int]
+    """Numbers of entries by step of ingest and unusual content; see `ingestion.tally`."""
 
     @property
     def scored(self) -> int:
@@ -150,6 +153,7 @@ def predict(
         for scores, name in zip(results, names, strict=True)
         if isinstance(scores, FileScores)
     ]
+    _say_notes(run_folder, files)
     return Scores(files, num_events / seconds)
 
 
@@ -179,6 +183,15 @@ def _warn_of_training_events(
             f"  warning: {classifier.name} was trained on {num_seen} events of these files; their "
             "scores are better than those of new events"
         )
+
+
+def _say_notes(run_folder: RunFolder, files: Sequence[FileScores]) -> None:
+    """Say what looks wrong in the events, such as momenta in MeV, as `ingest` does."""
+    counts: Counter[str] = Counter()
+    for file in files:
+        counts.update(file.counts)
+    for sentence in unusual_content({"the files": counts}):
+        run_folder.say(f"  note: {sentence}")
 
 
 def _raise_failures(results: Sequence[FileScores | FailedFile], out: Path) -> None:
@@ -287,6 +300,7 @@ def _score_file(
     the task again. `on_events` is called with the size of each batch.
     """
     flag_counts: Counter[int] = Counter()
+    counts: Counter[str] = Counter()
     kept_branches = {name: info.pass_through[name] for name in keep}
     try:
         with _writer(path, classifier.classes, kept_branches) as write:
@@ -294,6 +308,7 @@ def _score_file(
             for raw, scored in classifier.entries(info, settings):
                 write(classifier.columns(raw, scored) | raw.pass_through)
                 flag_counts.update(scored.flag.tolist())
+                counts.update(scored.counts)
                 on_events(raw.num_events)
     except InputFileError as error:
         return FailedFile(info.path, error)
@@ -304,7 +319,7 @@ def _score_file(
             raise
         return FailedFile(path.name, disk_error)
     flags = {name: flag_counts[flag] for flag, name in enumerate(FLAGS) if flag_counts[flag]}
-    return FileScores(str(path), info.entries, flags)
+    return FileScores(str(path), info.entries, flags, dict(counts))
 
 
 #: Columns of a batch by name, each one number per entry.

@@ -65,6 +65,16 @@ def test_events_of_the_training_are_known_where_the_samples_state_the_tree(
     assert "was trained on" in scoring.predict(tmp_path / "out", "qcd_0.root")
 
 
+def test_momenta_that_look_like_mev_are_named(scoring: Scoring, tmp_path: Path) -> None:
+    in_mev = [event | {"met": 1000.0 * event["met"]} for event in events(FIRST["qcd"])]
+    write_delphes(scoring.data / "new_mev.root", in_mev, tree="Events")
+
+    output = scoring.predict(tmp_path / "out", "new_mev.root")
+
+    assert "note: Momenta of MET of the files are very large: are they in MeV?" in output
+    assert "MeV" not in scoring.predict(tmp_path / "usual", "qcd_0.root")
+
+
 @pytest.mark.parametrize("names", [["damaged.root"], ["damaged.root", "another.root"]])
 def test_files_that_cannot_be_read_are_named_and_leave_no_scores(
     scoring: Scoring, tmp_path: Path, names: list[str]
@@ -102,7 +112,7 @@ def test_the_versions_that_it_reads_are_claimed_until_its_end(
 
     def record_claims(*_: object, **__: object) -> FileScores:
         claims.extend(is_claimed(folder) for folder in folders)
-        return FileScores("qcd_0.scores.parquet", 0, {})
+        return FileScores("qcd_0.scores.parquet", 0, {}, {"events": 0})
 
     monkeypatch.setattr("pipeline.commands.predict._score_file", record_claims)
     scoring.predict(tmp_path / "out", "qcd_0.root")

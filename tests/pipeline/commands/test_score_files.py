@@ -32,7 +32,7 @@ class Scorer:
     def entries(self, *_: Any) -> Iterator[tuple[Any, Any]]:
         numbers = np.random.default_rng(1).random((5000, 2)).astype("f4")
         raw = SimpleNamespace(entries=np.arange(5000), pass_through={}, num_events=5000)
-        yield raw, SimpleNamespace(flag=np.zeros(5000, "i1"), probability=numbers)
+        yield raw, SimpleNamespace(flag=np.zeros(5000, "i1"), probability=numbers, counts={})
 
 
 @pytest.mark.usefixtures("small_files")
