@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ def scored_data(
     """Score the selected events of `evaluate.data` with each model.
 
     The files are read piece by piece; their events pass the same selection as those of the
-    training. A note says how many events are copies of others.
+    training. Notes say how many events are copies of others, and what looks wrong in the values.
 
     Args:
         context: The context of `evaluate`.
@@ -125,6 +126,7 @@ def scored_data(
 
     from ingestion.conflicts import check_particles_of_training
     from ingestion.copies import event_keys
+    from ingestion.notes import unusual_content
     from models.evaluation.data_comparison import DataEvents
     from pipeline.scoring import EventClassifier, read_blocks
 
@@ -141,14 +143,18 @@ def scored_data(
     }
     features: list[NDArray[np.float32]] = []
     keys: list[NDArray[np.uint64]] = []
+    counts: Counter[str] = Counter()
     scores: dict[str, list[NDArray[np.float32]]] = {name: [] for name in classifiers}
     for raw, ingested, block in read_blocks(infos, reading, selection):
         # Rows of the selected events within this piece of the file.
         rows = ingested.table["entry"].to_numpy()[block.selected] - raw.entries[0]
+        counts.update(ingested.tally().counts)
         features.append(block.hlf)
         keys.append(event_keys(raw.scalars, raw.collections)[rows])
         for name, classifier in classifiers.items():
             scores[name].append(classifier.block_scores(block))
+    for sentence in unusual_content({"evaluate.data": counts}):
+        context.say(f"note: {sentence}")
     if sum(len(rows) for rows in features) == 0:
         raise MissingInputError(
             "evaluate.data: no event of these files passes the selection. Give others, or none."

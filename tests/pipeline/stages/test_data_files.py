@@ -254,6 +254,20 @@ def test_data_are_read_with_the_names_of_ingest(
     assert (data.num_files, data.num_entries) == (1, 8)
 
 
+def test_data_whose_momenta_look_like_mev_are_named(
+    tmp_path: Path, config_with_data: ConfigWithData
+) -> None:
+    in_mev = [event | {"met": 1000.0 * event["met"]} for event in events(FIRST["qcd"], 8)]
+    path = write_delphes(tmp_path / "data.root", in_mev)
+
+    _, said = score_data(config_with_data(path), tmp_path)
+
+    assert (
+        "note: Momenta of MET of evaluate.data are very large: are they in MeV? GeV is needed."
+        in said
+    )
+
+
 def test_data_are_read_by_the_settings_that_read_the_samples(
     tmp_path: Path, config_with_data: ConfigWithData
 ) -> None:
