@@ -295,6 +295,9 @@ def read_blocks(
         For each piece: all its entries, those that ingest keeps, and the features of the latter.
     """
     for info in files:
+        # A file without entries was found, but its branches were not looked at.
+        if not info.entries:
+            continue
         for raw in read_events(info, reading, start=0, stop=info.entries):
             ingested = select_events(raw, info, reading)
             yield raw, ingested, build_features(ingested.table, selection)

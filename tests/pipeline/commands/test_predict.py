@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from delphes_files import damage, write_delphes
 from night_files import FIRST, NAMES, Night, events
@@ -63,6 +64,15 @@ def test_events_of_the_training_are_known_where_the_samples_state_the_tree(
     scoring: Scoring, tmp_path: Path
 ) -> None:
     assert "was trained on" in scoring.predict(tmp_path / "out", "qcd_0.root")
+
+
+def test_a_file_without_entries_has_scores_without_rows(scoring: Scoring, tmp_path: Path) -> None:
+    write_delphes(scoring.data / "none.root", [], tree="Events")
+
+    scoring.predict(tmp_path / "out", "none.root", "qcd_0.root")
+
+    assert pq.read_table(tmp_path / "out" / "none.scores.parquet").num_rows == 0
+    assert pq.read_table(tmp_path / "out" / "qcd_0.scores.parquet").num_rows == 40
 
 
 def test_momenta_that_look_like_mev_are_named(scoring: Scoring, tmp_path: Path) -> None:
