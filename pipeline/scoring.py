@@ -295,7 +295,7 @@ def read_blocks(
         For each piece: all its entries, those that ingest keeps, and the features of the latter.
     """
     for info in files:
-        # `inspect_files` lists a file without entries, but reads none of its branches.
+        # Of a file without entries, `inspect_file` has read no branches.
         if not info.entries:
             continue
         for raw in read_events(info, reading, start=0, stop=info.entries):
