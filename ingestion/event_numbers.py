@@ -39,8 +39,8 @@ def number_sources(names: BranchNames) -> dict[str, Branch]:
     sources = {}
     for purpose, usual_names in _USUAL_NAMES.items():
         for name in usual_names:
-            # A branch that cannot be read, or a name of several branches, is no number of an event; so is a
-            # collection, such as Delphes' `Event`.
+            # No number of an event is a branch that cannot be read, a name of several branches, or
+            # a collection, such as Delphes' `Event`.
             with suppress(InputFileError):
                 if name in names and _is_integer(names[name].empty_array()):
                     sources[f"{PREFIX}{purpose}"] = names[name]

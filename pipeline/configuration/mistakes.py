@@ -17,7 +17,7 @@ from pipeline.errors import nearest, truncated
 
 #: A message about a config has at most this number of lines.
 _MAX_LINES: Final = 20
-#: Advice begins so; `pipeline.errors.nearest` and `hep_core.plugins` write it.
+#: Advice begins so; `hep_core.unknown_names` writes it.
 _QUESTION: Final = " Did you mean "
 
 

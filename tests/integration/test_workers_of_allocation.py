@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import SAMPLES, in_use, small_config
+from power_cuts import FilesWithPowerCut, PowerCutError
 from published_by_hand import publish, publish_features
 from stages_in_process import run_stages
 from training_runs import records, summary
 
 from pipeline.config import load_config
-from training.loop.records import DiskFiles
 
 pytestmark = pytest.mark.distributed
 
 FEW_EPOCHS = {"epochs": 3, "batch_size": 8, "reader": "arrow"}
 UP_TO_DATE = "train: up to date"
-
-
-class PowerCutError(Exception):
-    """The training ends here."""
-
-
-class FilesWithPowerCut(DiskFiles):
-    """The power fails at the end of the second epoch."""
-
-    def record(self, record: dict[str, Any]) -> None:
-        if record["epoch"] == 1:
-            raise PowerCutError
-        super().record(record)
 
 
 class Nodes:

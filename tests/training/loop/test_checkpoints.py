@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from example_checkpoints import load, require_latest, write_checkpoint
+from power_cuts import FilesWithPowerCut, PowerCutError
 from simulated import CLUSTER, UNEVEN_CLUSTER, models, run, settings, toy_rows
 
 from hep_studies.simulator.simulate import Simulated
@@ -33,19 +34,6 @@ SETTINGS: dict[str, Any] = {
     "batch_size": 8,
     "sharding": "static",
 }
-
-
-class PowerCutError(Exception):
-    """The run ends here."""
-
-
-class FilesWithPowerCut(DiskFiles):
-    """The power fails at the end of the second epoch."""
-
-    def record(self, record: dict[str, Any]) -> None:
-        if record["epoch"] == 1:
-            raise PowerCutError
-        super().record(record)
 
 
 def make_files(
