@@ -18,7 +18,7 @@ from hep_studies.guide import (
     judge_situations,
     situation_keys,
 )
-from hep_studies.sample_texts import sample_of, workload_title
+from hep_studies.sample_texts import EVENTS, rows_title, sample_of, workload_title
 from hep_studies.study import StudySettings, key_label
 from hep_studies.study_result import StudyResult
 from hep_studies.tables import markdown_table
@@ -56,6 +56,13 @@ class StudyGuide(NamedTuple):
     def sample(self) -> str:
         """Its rows and seeds."""
         return sample_of(self.result)
+
+    @property
+    def events_note(self) -> str:
+        """What its events are, such as "technical sample"; empty for other rows."""
+        if rows_title(self.result.study) != EVENTS:
+            return ""
+        return self.result.events["sample_note"]
 
     @property
     def workers(self) -> str:

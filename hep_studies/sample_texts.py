@@ -17,6 +17,7 @@ _NETWORKS: Final = {
     "seven-layers": "the network of seven layers",
     "perceptron": "the perceptron",
 }
+EVENTS: Final = "events"
 DIGITS: Final = "scikit-learn's digits"
 SURFACE: Final = "Beale's function"
 #: Public images, and the surface, by the name of their workload.
@@ -31,7 +32,7 @@ def rows_title(study: StudySettings) -> str:
     """
     workload = study.workload
     if isinstance(workload, str):
-        return "events"
+        return EVENTS
     if workload.meaning.get("digits"):
         return DIGITS
     return _ROWS.get(workload.name, workload.name)

@@ -381,7 +381,7 @@ def test_the_guide_says_what_to_take_in_doubt_and_fits_a_screen(result: StudyRes
     page = render_guide({"a.md": result}, command="compare --claims docs")
 
     assert "in doubt take AD-PSGD, which is among the best in 2 of 2 situations;" in page
-    assert "4 seeds, 4 workers, a step of 1 ms." in page
+    assert "4 seeds, 4 workers, a step of 1 ms; technical sample." in page
     assert "The runs are of commit 1." in page
     assert len(page.split()) < 600
 
