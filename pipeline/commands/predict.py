@@ -24,6 +24,7 @@ from hep_core.plugins import load_from_environment
 from ingestion.conflicts import tree_identity
 from ingestion.errors import BadFilesError
 from ingestion.file_info import FileInfo
+from ingestion.kept_branches import types_of_kept_branches
 from ingestion.notes import unusual_content
 from ingestion.settings import IngestSettings
 from models.prediction_files import probability_branches
@@ -128,6 +129,7 @@ def predict(
         )
     paths = [expand_path(path) for path in inputs]
     settings, infos = classifier.files(paths, run_folder.say, keep=keep)
+    kept_types = types_of_kept_branches(infos, settings, keep)
     _warn_of_training_events(run_folder, classifier, infos, settings)
 
     start = time.monotonic()
@@ -136,12 +138,16 @@ def predict(
         names = _file_names(infos, "parquet" if parquet else "root")
         jobs = [(info, folder / name) for info, name in zip(infos, names, strict=True)]
         if len(jobs) > 1 and find_spec("pyspark"):
-            results = _score_on_spark(run_folder, model_path, settings, keep, jobs, num_events)
+            results = _score_on_spark(
+                run_folder, model_path, settings, kept_types, jobs, num_events
+            )
         else:
             results = []
             with Bar(run_folder.console, "predict", "events", num_events) as bar:
                 for info, path in jobs:
-                    scores = _score_file(classifier, settings, keep, info, path, on_events=bar.add)
+                    scores = _score_file(
+                        classifier, settings, kept_types, info, path, on_events=bar.add
+                    )
                     results.append(scores)
         # An error removes the new folder with all scores.
         _raise_failures(results, out)
@@ -244,7 +250,7 @@ def _score_on_spark(
     run_folder: RunFolder,
     model_path: str,
     settings: IngestSettings,
-    keep: Sequence[str],
+    kept_types: Mapping[str, str],
     jobs: Sequence[tuple[FileInfo, Path]],
     num_events: int,
 ) -> list[FileScores | FailedFile]:
@@ -254,7 +260,7 @@ def _score_on_spark(
         run_folder: Gives Spark and the console.
         model_path: Training folder or ONNX file, which the workers read themselves.
         settings: How to read the files.
-        keep: Branches to copy.
+        kept_types: Numpy type of each branch that is copied, by name.
         jobs: Each input file, with the path of its file of scores.
         num_events: Number of all entries, for the progress bar.
     """
@@ -276,7 +282,7 @@ def _score_on_spark(
                 info, path = job
                 classifier = _cached_classifier(absolute_path)
                 return _score_file(
-                    classifier, settings, keep, info, path, on_events=num_events_done.add
+                    classifier, settings, kept_types, info, path, on_events=num_events_done.add
                 )
 
             num_tasks = run_folder.spark.num_tasks(len(jobs))
@@ -288,7 +294,7 @@ def _score_on_spark(
 def _score_file(
     classifier: EventClassifier,
     settings: IngestSettings,
-    keep: Sequence[str],
+    kept_types: Mapping[str, str],
     info: FileInfo,
     path: Path,
     *,
@@ -301,9 +307,8 @@ def _score_file(
     """
     flag_counts: Counter[int] = Counter()
     counts: Counter[str] = Counter()
-    kept_branches = {name: info.pass_through[name] for name in keep}
     try:
-        with _writer(path, classifier.classes, kept_branches) as write:
+        with _writer(path, classifier.classes, kept_types) as write:
             # Entries come in batches, so memory does not grow with the file.
             for raw, scored in classifier.entries(info, settings):
                 write(classifier.columns(raw, scored) | raw.pass_through)
@@ -328,7 +333,7 @@ _Columns = Mapping[str, NDArray[Any]]
 
 @contextmanager
 def _writer(
-    path: Path, classes: Sequence[str], kept_branches: Mapping[str, str]
+    path: Path, classes: Sequence[str], kept_types: Mapping[str, str]
 ) -> Iterator[Callable[[_Columns], None]]:
     """Open a new file and yield a function that appends columns to it.
 
@@ -338,11 +343,11 @@ def _writer(
     Args:
         path: The new file.
         classes: Names of the classes.
-        kept_branches: Numpy type of each branch that is copied, by name.
+        kept_types: Numpy type of each branch that is copied, by name.
     """
     types = {"entry": "int64", "flag": "int8", "predicted": "int64"}
     types |= dict.fromkeys(probability_branches(classes), "float32")
-    types |= kept_branches
+    types |= kept_types
     metadata = {"classes": list(classes), "flags": list(FLAGS)}
     if path.suffix == ".parquet":
         fields = [(name, pa.from_numpy_dtype(dtype)) for name, dtype in types.items()]

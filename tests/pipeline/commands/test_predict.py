@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from delphes_files import damage, write_delphes
@@ -15,6 +16,7 @@ from rich.console import Console
 from stages_in_process import without_spark
 
 from hep_core.input_errors import InputFileError
+from ingestion.errors import MissingBranchError
 from pipeline.commands.predict import FailedFile, FileScores, predict
 from pipeline.config import load_config
 from pipeline.errors import RunFolderError
@@ -41,14 +43,14 @@ class Scoring(Night):
             model={"names": ["hlf"]},
         )
 
-    def predict(self, out: Path, *files: str) -> str:
+    def predict(self, out: Path, *files: str, keep: Sequence[str] = ()) -> str:
         """Score some files; returns the output."""
         output = StringIO()
         config = load_config(str(self.folder / "config.yaml"))
         run_folder = RunFolder(config, Console(file=output, width=1000))
         paths = [str(self.data / file) for file in files]
         model = str(self.version("train").folder / "hlf")
-        predict(run_folder, paths, out, model=model, parquet=True)
+        predict(run_folder, paths, out, model=model, parquet=True, keep=keep)
         return output.getvalue()
 
 
@@ -73,6 +75,38 @@ def test_a_file_without_entries_has_scores_without_rows(scoring: Scoring, tmp_pa
 
     assert pq.read_table(tmp_path / "out" / "none.scores.parquet").num_rows == 0
     assert pq.read_table(tmp_path / "out" / "qcd_0.scores.parquet").num_rows == 40
+
+
+def numbered_file(path: Path, first: int, count: int) -> None:
+    """Write a file with a branch `eventNumber`, which counts from a number."""
+    event_numbers = np.arange(first, first + count)
+    rows = events(first, count)
+    write_delphes(path, rows, tree="Events", more={"eventNumber": event_numbers})
+
+
+@pytest.mark.parametrize("names", [["numbers.root", "no_entries.root"], ["no_entries.root"]])
+def test_a_branch_is_kept_beside_files_without_entries(
+    scoring: Scoring, tmp_path: Path, names: list[str]
+) -> None:
+    numbered_file(scoring.data / "numbers.root", 8000, 8)
+    numbered_file(scoring.data / "no_entries.root", 9000, 0)
+
+    scoring.predict(tmp_path / "out", *names, keep=["eventNumber"])
+
+    for name in names:
+        table = pq.read_table((tmp_path / "out" / name).with_suffix(".scores.parquet"))
+        expected = list(range(8000, 8008)) if name == "numbers.root" else []
+        assert table["eventNumber"].to_pylist() == expected
+        assert table.schema.field("eventNumber").type == "int64"
+
+
+def test_a_branch_that_files_without_entries_lack_is_named_with_the_nearest(
+    scoring: Scoring, tmp_path: Path
+) -> None:
+    numbered_file(scoring.data / "no_entries.root", 9000, 0)
+
+    with pytest.raises(MissingBranchError, match=r"'eventNumbre'.* Nearest: eventNumber"):
+        scoring.predict(tmp_path / "out", "no_entries.root", keep=["eventNumbre"])
 
 
 def test_momenta_that_look_like_mev_are_named(scoring: Scoring, tmp_path: Path) -> None:

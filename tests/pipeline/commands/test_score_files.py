@@ -38,9 +38,9 @@ class Scorer:
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("suffix", ["root", "parquet"])
 def test_a_file_of_scores_that_is_too_large_is_named(tmp_path: Path, suffix: str) -> None:
-    info = SimpleNamespace(path="a.root", pass_through={}, entries=5000)
+    info = SimpleNamespace(path="a.root", entries=5000)
     path = tmp_path / f"a.scores.{suffix}"
-    result: Any = _score_file(Scorer(), IngestSettings(), [], info, path, on_events=lambda _: None)
+    result: Any = _score_file(Scorer(), IngestSettings(), {}, info, path, on_events=lambda _: None)
     name, error = result
     assert name == path.name
     assert isinstance(error, OSError)
