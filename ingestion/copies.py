@@ -130,10 +130,10 @@ def stored_keys(
 
 def read_keys(file: Path) -> UInt64s:
     """The keys of the content of the entries of one range."""
-    return _read_stored(file)["content"]
+    return read_stored_keys(file)["content"]
 
 
-def _read_stored(file: Path) -> NDArray[Any]:
+def read_stored_keys(file: Path) -> NDArray[Any]:
     """The keys of the entries of one range, as `STORED`; fields that the file lacks are 0."""
     stored: NDArray[Any] = np.load(io.BytesIO(file.read_bytes()))
     if stored.dtype.names:
@@ -152,7 +152,7 @@ def find_copies(keys_files: Sequence[KeysFile]) -> Copies:
     and the entry in its ROOT file.
     """
     with ThreadPoolExecutor() as threads:
-        stored = list(threads.map(lambda file: _read_stored(file.path), keys_files))
+        stored = list(threads.map(lambda file: read_stored_keys(file.path), keys_files))
     # The events of all ranges in one array; `starts` are the rows at which ranges begin.
     events = np.concatenate([np.zeros(0, STORED), *stored])
     lengths = [len(keys) for keys in stored]

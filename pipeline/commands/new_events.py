@@ -12,7 +12,6 @@ from features.spark_job import track_hint
 from features.unsplit_job import Unsplit, make_unsplit
 from hep_core.paths import expand_path
 from ingestion.conflicts import check_particles_of_training
-from ingestion.copies import UInt64s
 from ingestion.range_output import keys_folder
 from ingestion.settings import SampleSettings
 from ingestion.tally import sum_counts, sums_by_sample
@@ -23,7 +22,7 @@ from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
 from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder
 from pipeline.runs.counters import FeaturesCounters, IngestCounters
-from pipeline.runs.seen_events import NO_KEYS, distinct_keys
+from pipeline.runs.event_keys import NO_KEYS, EventKeys, read_event_keys
 from pipeline.runs.trained_models import FoundModel
 from pipeline.stages.base import Context
 from pipeline.stages.evaluation_task import (
@@ -49,7 +48,7 @@ class EvaluatedEvents(NamedTuple):
     """Their rates before the classifier."""
     inputs: Files = ()
     """Their input files, as a manifest holds them; empty if these are unknown."""
-    keys: UInt64s = NO_KEYS
+    keys: EventKeys = NO_KEYS
     """Keys of new events, by which copies are known."""
 
 
@@ -113,8 +112,8 @@ def new_events(
             "--inputs: no event of these files passes the selection. Give more, or others."
         )
     rates = _rates_of_new_events(config, generated, ingested.counters, selected)
-    # Keys identify the content of an event, so copies in a training are found.
-    keys = distinct_keys(keys_folder(context.data_dir / "events"))
+    # By its content and its numbers an event is known in a training.
+    keys = read_event_keys(keys_folder(context.data_dir / "events"))
     return EvaluatedEvents(", ".join(inputs), features.files, rates, ingested.inputs, keys)
 
 

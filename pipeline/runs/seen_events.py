@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
@@ -18,9 +19,10 @@ from features.schema import identities
 from hep_core.checked_parquet import read_parquet
 from hep_core.integrity import DamagedOutputError
 from hep_core.storage import file_sizes
-from ingestion.copies import UInt64s, read_keys
+from ingestion.copies import read_stored_keys
 from pipeline.errors import RunFolderError
-from pipeline.runs.counters import IngestCounters
+from pipeline.runs.counters import IngestCounters, IngestedPart
+from pipeline.runs.event_keys import NO_KEYS, EventKeys, NumberedEvents, rows_with_copies
 from pipeline.runs.store import StageStore
 from pipeline.runs.version import Version, check_output_files
 
@@ -28,24 +30,19 @@ from pipeline.runs.version import Version, check_output_files
 _RUN: Final = "run.json"
 #: Splits that a training sees: it learns from one, and the other chooses its best epoch.
 _SPLITS_SEEN: Final = ("train", "val")
-#: A key is a 64-bit hash of the content of an event; copies of an event have the same key. This is
-#: the key of an event that has none.
-_NO_EVENT: Final[UInt64s] = np.zeros(1, np.uint64)
-#: No events.
-NO_KEYS: Final[UInt64s] = _NO_EVENT[1:]
 
 
-def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEYS) -> int | None:
+def count_seen(dataset: FeatureDataset, events: pa.Array, keys: EventKeys = NO_KEYS) -> int | None:
     """Count the events that a training has seen, or that are copies of events that it has seen.
 
     Seen are the training and validation splits of its dataset. An event is identified by
     `uuid:entry`, its ROOT file and its position there. A copy in another file has another
-    identity, but the same key.
+    identity, but the same content, or the same numbers of run and event.
 
     Args:
         dataset: The features of the training.
         events: Identities of the events in question.
-        keys: Their keys, each once and in ascending order; see `distinct_keys`.
+        keys: The keys of all events in their files.
 
     Returns:
         The number; None if it is unknown: no identity was seen, and copies cannot be excluded.
@@ -78,30 +75,19 @@ def count_seen_of_files(dataset: FeatureDataset, uuids: Sequence[str]) -> int:
     return num_seen
 
 
-def distinct_keys(folder: Path) -> UInt64s:
-    """Return the keys of the events that have one, each once and in ascending order.
-
-    A key is a 64-bit hash of the content of an event; see `ingestion.copies`. All files in the
-    folder are read.
-    """
-    keys = [read_keys(path) for path in folder.iterdir()]
-    # The key 0 of events without one is added, so that it surely is the first, and cut off.
-    return np.unique(np.concatenate([_NO_EVENT, *keys]))[1:]
-
-
-def _originals_of_copies(features: Path, keys: UInt64s) -> list[str] | None:
-    """Return `uuid:entry` of the ingested events whose keys are among those of new files.
+def _originals_of_copies(features: Path, keys: EventKeys) -> list[str] | None:
+    """Return `uuid:entry` of the ingested events that are also among those of new files.
 
     New files hold the same events under another identity after `hadd` or a skim.
 
     Args:
         features: The folder of a version of `features`, in its run folder.
-        keys: Keys of the events in the new files, each once and in ascending order.
+        keys: Keys of the events in the new files.
 
     Returns:
         None if it is unknown: the ingested events are gone, or other code made their keys.
     """
-    if not len(keys):
+    if not len(keys.content) and not len(keys.numbered.events):
         return []
     # The folder is <run_dir>/features/<version>.
     run_dir = features.parents[1]
@@ -117,35 +103,68 @@ def _originals_of_copies(features: Path, keys: UInt64s) -> list[str] | None:
         return None
 
 
-def _events_with_keys(ingested: Version, keys: UInt64s) -> list[str]:
-    """Return `uuid:entry` of the ingested events that have one of the keys.
+def _events_with_keys(ingested: Version, keys: EventKeys) -> list[str]:
+    """Return `uuid:entry` of the ingested events that have some of the keys.
+
+    An event is the same if its content is, or if its numbers and those of its file say so; see
+    `rows_with_copies`.
 
     Args:
         ingested: A version of `ingest`. It stores a file of keys for each part (a range of entries
             of a ROOT file), with one key per entry.
-        keys: The wanted keys, in ascending order.
+        keys: The wanted keys.
 
     Raises:
         FileNotFoundError: A file of keys is gone.
         DamagedOutputError: A file of keys was changed.
     """
-    files = {file.path: file for file in ingested.files_like(["keys/*"])}
-    for file in files.values():
+    identities_by_content: list[str] = []
+    numbered = NO_KEYS.numbered
+    numbered_identities: list[str] = []
+    file_numbers: dict[str, int] = {}
+    events = [numbered.events]
+    files = [numbered.files]
+    for part, stored in _stored_keys_of_parts(ingested):
+        has_same_content = np.isin(stored["content"], keys.content)
+        identities_by_content += _identities_of_rows(part, has_same_content)
+        # All events of a shared number are needed to say whether the files hold the same events.
+        has_shared_number = np.isin(stored["numbers"], keys.numbered.events["numbers"])
+        numbered_identities += _identities_of_rows(part, has_shared_number)
+        events.append(stored[has_shared_number])
+        file_number = file_numbers.setdefault(part.file_uuid, len(file_numbers))
+        files.append(np.full(np.count_nonzero(has_shared_number), file_number))
+    numbered = NumberedEvents(np.concatenate(events), np.concatenate(files))
+    rows = rows_with_copies(numbered, keys.numbered)
+    identities_by_numbers = [numbered_identities[row] for row in rows.tolist()]
+    return [*identities_by_content, *identities_by_numbers]
+
+
+def _stored_keys_of_parts(ingested: Version) -> Iterator[tuple[IngestedPart, NDArray[Any]]]:
+    """Yield the ranges of entries of a version of `ingest`, with their keys as `STORED`.
+
+    The ranges of one ROOT file follow each other.
+
+    Raises:
+        FileNotFoundError: A file of keys is gone.
+        DamagedOutputError: A file of keys was changed.
+    """
+    key_files = {file.path: file for file in ingested.files_like(["keys/*"])}
+    for file in key_files.values():
         if not file.exists(ingested.folder):
             raise FileNotFoundError(file.path)
-    ingested.check_files(files.values())
-    events = []
-    for part in ingested.counters(IngestCounters).parts:
-        key_file = files.get(f"keys/{part.keys_name}")
-        if key_file is None:
-            continue
-        part_keys = read_keys(key_file.location(ingested.folder))
-        # For each key of the part, this is the smallest wanted key that is not below it, or the
-        # last one. Without the last key in the search, no index is beyond the end.
-        nearest_keys = keys[np.searchsorted(keys[:-1], part_keys)]
-        rows = np.flatnonzero(nearest_keys == part_keys)
-        events += [f"{part.file_uuid}:{part.start + row}" for row in rows]
-    return events
+    ingested.check_files(key_files.values())
+    # With `label_by`, the parts of several classes share a range and its file of keys.
+    part_by_name = {part.keys_name: part for part in ingested.counters(IngestCounters).parts}
+    for name in sorted(part_by_name):
+        key_file = key_files.get(f"keys/{name}")
+        if key_file is not None:
+            yield part_by_name[name], read_stored_keys(key_file.location(ingested.folder))
+
+
+def _identities_of_rows(part: IngestedPart, is_wanted: NDArray[np.bool_]) -> list[str]:
+    """Return `uuid:entry` of some events of a range; `is_wanted` is (num_entries,)."""
+    rows = np.flatnonzero(is_wanted)
+    return [f"{part.file_uuid}:{part.start + row}" for row in rows]
 
 
 def dataset_of(training: Path) -> Path | None:

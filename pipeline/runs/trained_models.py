@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from features.dataset import FeatureDataset
 from features.schema import identities
 from features.settings import FeatureSettings, ingest_thresholds
-from ingestion.copies import UInt64s
 from ingestion.file_info import HAS_PARTICLES
 from ingestion.settings import IngestSettings
 from models.errors import ModelError
 from models.prediction import Candidate
 from pipeline.runs.counters import TrainCounters
-from pipeline.runs.seen_events import NO_KEYS, count_seen, dataset_of
+from pipeline.runs.event_keys import NO_KEYS, EventKeys
+from pipeline.runs.seen_events import count_seen, dataset_of
 from pipeline.runs.version import Version
 
 
@@ -169,15 +169,14 @@ def check_classes(model: FoundModel, classes: Sequence[str]) -> None:
 
 
 def check_unseen_events(
-    models: Sequence[FoundModel], files: Sequence[Path], keys: UInt64s = NO_KEYS
+    models: Sequence[FoundModel], files: Sequence[Path], keys: EventKeys = NO_KEYS
 ) -> list[str]:
     """Refuse models that were trained, or chosen by their validation, on events to evaluate.
 
     Args:
         models: The models.
         files: Features of the events to evaluate.
-        keys: Hashes of the content of these events, by which copies of training events in other
-            files are found; see `distinct_keys`.
+        keys: Keys of the events, by which copies of training events in other files are found.
 
     Returns:
         Names of the models whose training events are unknown.
