@@ -289,19 +289,28 @@ def _run_kernels(
     return results, damaged
 
 
-def track_hint(sample: str, counter: Mapping[str, int]) -> str:
-    """A sentence, if most leptons of a sample have no track of their own; else an empty text.
+def track_hint(sample: str, counter: Mapping[str, int], *, may_change_radius: bool = True) -> str:
+    """Sentences, if most leptons of a sample have no track of their own; else an empty text.
 
-    `counter` has the numbers of events of the sample by outcome.
+    Args:
+        sample: Name of the sample.
+        counter: Numbers of events of the sample by outcome.
+        may_change_radius: Whether another `features.own_track_dr` may help; trained models hold it
+            fixed.
     """
     num_without, num_events = counter[LACKS_OWN_TRACK], counter["events"]
     if 2 * num_without <= num_events:
         return ""
+    remedy = "Check that leptons and tracks have the same origin of eta and phi."
+    if may_change_radius:
+        remedy = (
+            "Raise features.own_track_dr, or check that leptons and tracks have the same origin of "
+            "eta and phi."
+        )
     return (
         f" In {num_without} of {num_events} events of '{sample}' no track is within "
         "features.own_track_dr of the lepton: its own track then counts in its isolation, and "
-        "nearly no lepton is isolated. Raise features.own_track_dr, or check that leptons and "
-        "tracks have the same origin of eta and phi."
+        f"nearly no lepton is isolated. {remedy}"
     )
 
 

@@ -1,7 +1,7 @@
 """Errors of files of users and servers; a message says what is wrong, where and what to do.
 
-Every exception takes its finished message as the only argument, so that Spark can send it from a
-task to the driver.
+Every exception takes its finished message, and a remedy in the config if there is one, as its
+arguments, so that Spark can send it from a task to the driver.
 """
 
 from __future__ import annotations
@@ -61,8 +61,33 @@ class InputFileError(Exception):
     may_be_skipped: ClassVar[bool] = True
     """Whether a run may skip the file; after the other errors, more files would fail likewise."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(redact(message))
+    def __init__(self, message: str, config_remedy: str = "") -> None:
+        """Make an error of its finished message.
+
+        Args:
+            message: What is wrong, and what to do whatever the config says.
+            config_remedy: What to do by keys of the config; empty if no key helps.
+        """
+        arguments = [redact(message)]
+        if config_remedy:
+            arguments.append(redact(config_remedy))
+        super().__init__(*arguments)
+
+    def __str__(self) -> str:
+        """Return the message and the remedy; a message of several lines has it on a new one."""
+        separator = "\n" if "\n" in self.args[0] else " "
+        return separator.join(self.args)
+
+    def with_remedy(self, remedy: str) -> Self:
+        """Return the error with another remedy, for a command that does not read the config.
+
+        An error without a remedy in the config, and every error for an empty `remedy`, is returned
+        unchanged.
+        """
+        has_config_remedy = len(self.args) > 1
+        if not has_config_remedy or not remedy:
+            return self
+        return type(self)(self.args[0], remedy)
 
 
 class UnreadableFileError(InputFileError):

@@ -13,6 +13,8 @@ from ingestion.expressions import LABEL_PREFIX, ColumnSource
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.thresholds import Offsets
 
+#: What names the branches that pass through: a key of the config, or an option.
+COPIED_BRANCHES_KEY: Final = "ingest.pass_through or --keep"
 #: The remedy for b-tags that are no bits.
 _BTAG_REMEDY: Final = (
     "Map a branch of bits under ingest.branch_map, or set the threshold of a discriminant, or of "
@@ -33,7 +35,7 @@ class BranchLocation(NamedTuple):
 
     def error(self, problem: str) -> WrongBranchTypeError:
         """The error about a problem of the branch."""
-        return WrongBranchTypeError(f"{self.text} {problem} {self.remedy}")
+        return WrongBranchTypeError(f"{self.text} {problem}", self.remedy)
 
 
 def is_weight(column: str) -> bool:
@@ -52,7 +54,7 @@ def config_key(column: str) -> str:
         return "`weight` of the sample"
     if column.startswith(LABEL_PREFIX):
         return "`label_by` of the sample"
-    return "ingest.weights" if is_variation(column) else "ingest.pass_through"
+    return "ingest.weights" if is_variation(column) else COPIED_BRANCHES_KEY
 
 
 def column_numbers(
@@ -79,15 +81,13 @@ def column_numbers(
             needed, or no numbers.
     """
     key = config_key(column)
-    remedy = (
-        "Take it out of ingest.pass_through; a number of a list can be a weight (ingest.weights)."
-    )
+    remedy = f"Take it out of {COPIED_BRANCHES_KEY}; a number of a list can be a weight (ingest.weights)."
     if is_weight(column) or column.startswith(LABEL_PREFIX):
         remedy = f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
     location = BranchLocation(f"{path}: branch '{source.branch}'", remedy)
     if "string" in str(array.type.content):
         raise WrongBranchTypeError(
-            f"{location.text} holds text; a number per event is needed. Correct {key}."
+            f"{location.text} holds text; a number per event is needed.", f"Correct {key}."
         )
     # A position names one number of a list per event; every list must have it.
     if source.position is not None:

@@ -13,6 +13,7 @@ from uuid import UUID, uuid5
 import xxhash
 
 from hep_core.storage import url_to_fs
+from ingestion.branches import COPIED_BRANCHES_KEY
 from ingestion.errors import (
     BadFilesError,
     ConflictingFilesError,
@@ -108,8 +109,9 @@ def check_conflicts(infos: Sequence[FileInfo]) -> None:
         if info.pass_through != first.pass_through:
             raise WrongBranchTypeError(
                 f"{info.location} has {info.pass_through}, {first.location} has "
-                f"{first.pass_through}; the branches of ingest.pass_through must have one type. "
-                f"Take one out of it, or convert the files."
+                f"{first.pass_through}; branches that pass through must have one type in all "
+                f"files.",
+                f"Take one out of {COPIED_BRANCHES_KEY}, or convert the files.",
             )
 
 

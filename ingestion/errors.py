@@ -1,7 +1,7 @@
 """Errors of input files; a message says what is wrong, where and what to do.
 
-Every exception takes its finished message as the only argument, so that Spark can send it from a
-task to the driver.
+Every exception takes its finished message, and a remedy in the config if there is one, as its
+arguments, so that Spark can send it from a task to the driver.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class MissingTreeError(InputFileError):
         """
         if tree in classes:
             return cls(
-                f"{path}: '{tree}' is a {classes[tree]}; a TTree or an RNTuple is read. Name "
-                f"another tree, or write the file again with ROOT 6.34 or later if it is an "
-                f"experimental RNTuple."
+                f"{path}: '{tree}' is a {classes[tree]}; a TTree or an RNTuple is read.",
+                "Name another tree, or write the file again with ROOT 6.34 or later if it is an "
+                "experimental RNTuple.",
             )
         keys = sorted(f"{name} ({class_name})" for name, class_name in classes.items())
         if not keys:
@@ -65,8 +65,8 @@ class MissingTreeError(InputFileError):
             )
         return cls(
             f"{path} has no tree '{tree}'. It holds: {shortened_list(keys)}."
-            f"{nearest_names(tree, keys)} {_layout_hint(classes)}Set ingest.tree, or take the file "
-            f"out of the sample's files."
+            f"{nearest_names(tree, keys)}",
+            f"{_layout_hint(classes)}Set ingest.tree, or take the file out of the sample's files.",
         )
 
 
@@ -100,10 +100,8 @@ class MissingBranchError(InputFileError):
         )
         if any(field.startswith(PARTICLE_COLLECTIONS) for field in missing):
             advice += " Files without particles need features.particles: false."
-        lines.append(advice)
-        if to_paste:
-            lines.append(to_paste)
-        return cls("\n".join(lines))
+        config_remedy = f"{advice}\n{to_paste}" if to_paste else advice
+        return cls("\n".join(lines), config_remedy)
 
 
 class WrongBranchTypeError(InputFileError):

@@ -173,8 +173,8 @@ class BranchNames(Mapping[str, Branch]):
         if len(matches) > 1:
             paths = ", ".join(f"'{branch.path}'" for branch in matches)
             raise MissingBranchError(
-                f"{self.file}: '{name}' is the name of {len(matches)} branches: {paths}. Give the "
-                f"full path of one in the config; branches of the same path cannot be told apart."
+                f"{self.file}: '{name}' is the name of {len(matches)} branches: {paths}.",
+                "Give the full path of one in the config; equal paths cannot be told apart.",
             )
         return matches[0]
 
@@ -292,8 +292,9 @@ def _counter(
         return None
     if counter not in names:
         raise MissingBranchError(
-            f"{names.file}: there is no branch '{counter}' (ingest.branch_map, {key})."
-            f"{nearest_names(counter, list(names))}"
+            f"{names.file}: there is no branch '{counter}' (for {key})."
+            f"{nearest_names(counter, list(names))}",
+            "Correct it in ingest.branch_map.",
         )
     return names[counter]
 
@@ -312,9 +313,8 @@ def _no_numbers_error(branch: Branch, names: BranchNames) -> WrongBranchTypeErro
 def _several_numbers_error(branch: Branch, paths: Iterable[str]) -> WrongBranchTypeError:
     """The error about a branch whose numbers have these paths."""
     choices = " or ".join(f"'{path}'" for path in paths)
-    return WrongBranchTypeError(
-        f"{branch.location.text} holds several numbers: name {choices} in its place in the config."
-    )
+    location = branch.location._replace(remedy="Name one of them in its place in the config.")
+    return location.error(f"holds several numbers: {choices}.")
 
 
 def _check_distinct_momenta(sources: Mapping[str, Branch]) -> None:
@@ -343,8 +343,8 @@ def _is_momentum(field: str) -> bool:
 def _same_branch_error(source: Branch, first_field: str, field: str) -> WrongBranchTypeError:
     """The error about one branch for two fields."""
     return WrongBranchTypeError(
-        f"{source.file}: '{first_field}' and '{field}' would both be read from branch "
-        f"'{source.path}'. Map a branch of its own for each in ingest.branch_map."
+        f"{source.file}: '{first_field}' and '{field}' would both be read from '{source.path}'.",
+        "Map a branch of its own for each in ingest.branch_map.",
     )
 
 
@@ -383,9 +383,9 @@ def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, num_
         problem = f"{' and '.join(counters)} may both count"
     raise MissingBranchError(
         f"{names.file}: '{sources[0].path}' and the branches beside it are arrays of {num_slots} "
-        f"slots in every event, and {problem} those that hold a candidate. In ingest.branch_map "
-        f"set `{key}` to the branch that does; to `{FILLED}` if the others are padded (pT is 0, "
-        f"negative or NaN, or pT, eta and phi are one number); to `{ALL}` if all hold one."
+        f"slots in every event, and {problem} those that hold a candidate.",
+        f"In ingest.branch_map set `{key}` to the branch that does; to `{FILLED}` if others are "
+        f"padded (pT 0, negative or NaN, or pT, eta and phi one number); to `{ALL}` if all count.",
     )
 
 

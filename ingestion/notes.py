@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from hep_core.input_errors import shortened_list
 from ingestion import tally
@@ -20,6 +20,19 @@ _LIKE_AZIMUTHS: Final = 0.01
 
 #: Numbers of events by step of the cutflow.
 Counts = Mapping[str, int]
+
+
+class Problem(NamedTuple):
+    """Something about events that looks wrong, in sentences."""
+
+    text: str
+    """What looks wrong."""
+    config_remedy: str = ""
+    """What to do by keys of the config; empty if no key helps."""
+
+    def __str__(self) -> str:
+        """Return the text and the remedy."""
+        return f"{self.text} {self.config_remedy}".rstrip()
 
 
 def notes(
@@ -151,29 +164,39 @@ def _unclosed(files: Sequence[FileInfo]) -> list[str]:
 def unusual_content(samples: Mapping[str, Counts]) -> Iterator[str]:
     """Sentences about events without a class, or whose units, charges or b-tags look wrong.
 
+    They advise keys of the config. `samples` has the counters of each sample.
+    """
+    for problem in problems_of_content(samples):
+        yield str(problem)
+
+
+def problems_of_content(samples: Mapping[str, Counts]) -> Iterator[Problem]:
+    """Problems of events without a class, or whose units, charges or b-tags look wrong.
+
     `samples` has the counters of each sample.
     """
     for name, counts in samples.items():
         yield from _unusual_events(name, counts)
     without_tags = [name for name, counts in samples.items() if _lacks(counts, tally.TAGGED_JETS)]
     if without_tags:
-        yield (
-            f"No jet of {', '.join(without_tags)} has a b-tag. Map another branch as `jets.btag` "
-            f"in ingest.branch_map, lower ingest.min_btag of a discriminant, or do not train on "
-            f"num_bjets."
+        yield Problem(
+            f"No jet of {', '.join(without_tags)} has a b-tag.",
+            "Map another branch as `jets.btag` in ingest.branch_map, lower ingest.min_btag of a "
+            "discriminant, or do not train on num_bjets.",
         )
     only_tags = [name for name, counts in samples.items() if _lacks(counts, tally.UNTAGGED_JETS)]
     if only_tags:
-        yield (
-            f"Each jet of {', '.join(only_tags)} has a b-tag. Map another branch as `jets.btag` in "
-            f"ingest.branch_map, or set ingest.min_btag of a discriminant."
+        yield Problem(
+            f"Each jet of {', '.join(only_tags)} has a b-tag.",
+            "Map another branch as `jets.btag` in ingest.branch_map, or set ingest.min_btag of a "
+            "discriminant.",
         )
     with_charges = [name for name, counts in samples.items() if counts.get(tally.OTHER_CHARGES)]
     if with_charges:
-        yield (
-            f"Leptons or tracks of {', '.join(with_charges)} have charges other than -1 and 1. Map "
-            f"the signed charge in units of e as `electrons.charge` (muons, tracks) in "
-            f"ingest.branch_map."
+        yield Problem(
+            f"Leptons or tracks of {', '.join(with_charges)} have charges other than -1 and 1, in "
+            f"units of e.",
+            "Map the signed charge as `electrons.charge` (muons, tracks) in ingest.branch_map.",
         )
 
 
@@ -190,34 +213,35 @@ def _lacks(counts: Counts, counter: str) -> bool:
     return _has_many_events(counts) and counts.get(counter, 1) == 0 and counts.get(opposite, 1) > 0
 
 
-def _unusual_events(name: str, counts: Counts) -> Iterator[str]:
-    """Sentences about the events of one sample, from its counters."""
+def _unusual_events(name: str, counts: Counts) -> Iterator[Problem]:
+    """Problems of the events of one sample, from its counters."""
     # Events of no class, without a weight, and with numbers that are not finite are certain; large
     # momenta and swapped angles are guesses from the distributions.
     if num_without_class := counts.get(tally.NO_CLASS):
-        yield (
+        yield Problem(
             f"{num_without_class} events of {name} are of no class (`null` in label_by) and are "
             f"left out."
         )
     for column, num_events in _with_prefix(counts, tally.WITHOUT_WEIGHT).items():
-        yield (
+        yield Problem(
             f"{num_events} of {counts['events']} events of {name} have no "
             f"'{column.removeprefix(WEIGHT_PREFIX)}' of ingest.weights (no branch, or an empty "
             f"list): they take the weight of the sample, a factor of 1."
         )
     if not_finite := _with_prefix(counts, tally.NOT_FINITE):
         branches = [f"{branch} of {num_events}" for branch, num_events in not_finite.items()]
-        yield (
+        yield Problem(
             f"{counts['rejected_nonfinite']} events of {name} rejected: {', '.join(branches)} not "
-            f"finite. If lists are padded with NaN, set the counts (such as `jets.count`) in "
-            f"ingest.branch_map."
+            f"finite.",
+            "If lists are padded with NaN, set the counts (such as `jets.count`) in "
+            "ingest.branch_map.",
         )
     any_momenta = _with_prefix(counts, tally.ANY_MOMENTA)
     large_momenta = _with_prefix(counts, tally.LARGE_MOMENTA)
     # Momenta are suspicious if they are large in more than half of the events that have any.
     large = [key for key, num_events in large_momenta.items() if 2 * num_events > any_momenta[key]]
     if large:
-        yield (
+        yield Problem(
             f"Momenta of {', '.join(large)} of {name} are very large: are they in MeV? GeV is "
             f"needed."
         )
@@ -226,10 +250,11 @@ def _unusual_events(name: str, counts: Counts) -> Iterator[str]:
         like_azimuths = _with_prefix(counts, tally.LIKE_AZIMUTHS)
         swapped = [key for key, num_events in like_azimuths.items() if num_events > limit]
         if swapped:
-            yield (
+            yield Problem(
                 f"No eta of {', '.join(swapped)} of {name} is beyond pi, but many are just below: "
-                f"are eta and phi swapped? Map their branches as `{swapped[0]}.eta` and "
-                f"`{swapped[0]}.phi` in ingest.branch_map."
+                f"are eta and phi swapped?",
+                f"Map their branches as `{swapped[0]}.eta` and `{swapped[0]}.phi` in "
+                f"ingest.branch_map.",
             )
 
 

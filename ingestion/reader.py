@@ -292,8 +292,8 @@ def _collection(
         if not np.array_equal(field_offsets, offsets):
             raise WrongBranchTypeError(
                 f"{sources[f'{name}.{field}'].file}: '{name}.{first_field}' and '{name}.{field}' "
-                f"have different numbers of candidates. Map branches of one collection under "
-                f"ingest.branch_map."
+                f"have different numbers of candidates.",
+                "Map branches of one collection under ingest.branch_map.",
             )
     candidates = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
     if settings.branch_map.get(f"{name}.count") == FILLED:

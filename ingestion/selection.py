@@ -205,8 +205,9 @@ def _check_physical(raw: RawEvents, above: Mapping[str, Mask | bool], info: File
     if is_negative.any():
         raise WrongBranchTypeError(
             f"{info.path}: 'met' is {met[is_negative][0]:g} in entry "
-            f"{raw.entries[is_negative][0]}; no missing energy is negative. Map another branch "
-            f"under ingest.branch_map, or leave events without it out of the file."
+            f"{raw.entries[is_negative][0]}; no missing energy is negative.",
+            "Map another branch under ingest.branch_map, or leave events without it out of the "
+            "file.",
         )
     for name, candidates in raw.collections.items():
         padding = is_padding(candidates) & above[name]
@@ -215,9 +216,9 @@ def _check_physical(raw: RawEvents, above: Mapping[str, Mask | bool], info: File
             values = [f"{field} {column[slot]:g}" for field, column in candidates.fields.items()]
             raise WrongBranchTypeError(
                 f"{info.path}: {np.count_nonzero(padding)} of {len(padding)} candidates of "
-                f"'{name}' look like padding, such as {', '.join(values)}. In ingest.branch_map "
-                f"set `{name}.count` to the branch with the number of candidates, or to `{FILLED}` "
-                f"to leave such slots out."
+                f"'{name}' look like padding, such as {', '.join(values)}.",
+                f"In ingest.branch_map set `{name}.count` to the branch with the number of "
+                f"candidates, or to `{FILLED}` to leave such slots out.",
             )
 
 
@@ -254,7 +255,8 @@ def _check_radians(azimuths: NDArray[Any], name: str, info: FileInfo) -> None:
     if largest > _LARGEST_AZIMUTH:
         raise WrongBranchTypeError(
             f"{info.path}: an azimuth of '{name}' is {largest:g}; radians are needed, between -pi "
-            f"and pi. Convert the branch, or map another one under ingest.branch_map."
+            f"and pi.",
+            "Convert the branch, or map another one under ingest.branch_map.",
         )
 
 

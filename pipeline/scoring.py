@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import awkward as ak
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS
-from features.errors import DatasetError
 from features.functions import needed_branches
 from features.kernel_pass import feature_rows, metadata_settings
 from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
@@ -26,14 +23,16 @@ from ingestion.conflicts import check_particles_of_training
 from ingestion.file_info import HAS_PARTICLES, FileInfo
 from ingestion.files import find_input_files
 from ingestion.reader import RawEvents, read_events
-from ingestion.schema import COLLECTIONS, events_schema
+from ingestion.schema import COLLECTIONS
 from ingestion.selection import Selection, select_events
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
 from models.errors import ModelError
 from models.prediction import Predictor
 from models.prediction_files import probability_branches
+from pipeline.event_tables import as_table
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.trained_models import FoundModel, check_same_settings
+from pipeline.scoring_advice import advise_on_model, remedy_by_model
 
 #: Reasons for which an entry has no score, by the number of its flag; 0 is an entry with scores.
 FLAGS: Final = ("scored", "rejected_nonfinite", "rejected_no_lepton", *OUTCOMES[SELECTED + 1 :])
@@ -158,7 +157,7 @@ class EventClassifier(NamedTuple):
             hep_core.input_errors.InputFileError: The file cannot be read.
             ModelError: The model is damaged: selected events get probabilities that are not finite.
         """
-        for raw, ingested, block in read_blocks([info], settings, self._needed_settings):
+        for raw, ingested, block in self._read_blocks(info, settings):
             flag = np.zeros(raw.num_events, np.int8)
             for name in ("rejected_nonfinite", "rejected_no_lepton"):
                 flag[ingested.steps[name]] = FLAGS.index(name)
@@ -170,6 +169,14 @@ class EventClassifier(NamedTuple):
             probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
             probability[ingested_rows[block.selected]] = self.block_scores(block)
             yield raw, ScoredEntries(flag, probability, ingested.tally().counts)
+
+    def _read_blocks(
+        self, info: FileInfo, settings: IngestSettings
+    ) -> Iterator[tuple[RawEvents, Selection, FeatureBlock]]:
+        """Yield the pieces of a file as `read_blocks` does; its errors name no keys of a config."""
+        kept_branches = set(settings.pass_through).difference(needed_branches())
+        with advise_on_model(keeps_branches=bool(kept_branches)):
+            yield from read_blocks([info], settings, self._needed_settings)
 
     def files(
         self, inputs: Sequence[str], say: Callable[[str], None], *, keep: Sequence[str] = ()
@@ -191,14 +198,18 @@ class EventClassifier(NamedTuple):
         pass_through = list(dict.fromkeys([*keep, *needed_branches()]))
         settings = self.reading.model_copy(update={"pass_through": pass_through})
         sample = SampleSettings(name="inputs", label=0, files=list(inputs), weight=NO_WEIGHT)
-        inventory = find_input_files(
-            [sample],
-            settings,
-            say,
-            strict=True,
-            needs_particles=self.selection.particles,
-            needs_weights=False,
-        )
+        keeps_branches = bool(keep)
+        with advise_on_model(keeps_branches=keeps_branches):
+            inventory = find_input_files(
+                [sample],
+                settings,
+                say,
+                strict=True,
+                needs_particles=self.selection.particles,
+                needs_weights=False,
+                # One error about several files has the remedy of each.
+                remedy=remedy_by_model(keeps_branches=keeps_branches),
+            )
         check_particles_of_training(inventory.infos, {HAS_PARTICLES: self.has_particles})
         return settings, inventory.infos
 
@@ -344,48 +355,3 @@ def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
     rows = feature_rows(table, block)
     settings = json.dumps(metadata_settings(selection, {}))
     return rows.replace_schema_metadata({"settings": settings})
-
-
-def as_table(events: Any) -> pa.Table:
-    """Convert events, a row for each, into an Arrow table; keep an Arrow table.
-
-    Collections without a candidate in any event get the type that they have in the events Parquet.
-
-    Raises:
-        DatasetError: The events are no table.
-    """
-    if isinstance(events, pa.Table):
-        table = events
-    elif isinstance(events, pa.RecordBatch):
-        table = pa.Table.from_batches([events])
-    elif isinstance(events, ak.Array) and events.ndim == 1 and events.fields:
-        table = ak.to_arrow_table(events, extensionarray=False)
-    elif _is_data_frame(events):
-        table = pa.Table.from_pandas(events, preserve_index=False)
-    else:
-        raise DatasetError(
-            f"events are an awkward array of records, a pandas DataFrame, or an Arrow table or "
-            f"record batch, not a {type(events).__name__}. `ak.Array` makes an array of a list of "
-            f"records; of one event, pass a slice of length 1."
-        )
-    for index, column in enumerate(table.schema):
-        if column.name in COLLECTIONS and _has_no_type(column.type):
-            known_field = events_schema().field(column.name)
-            typed = table[column.name].cast(known_field.type)
-            table = table.set_column(index, column.name, typed)
-    return table
-
-
-def _is_data_frame(events: Any) -> bool:
-    """Return whether events are a pandas DataFrame; pandas need not be installed."""
-    # A program that has a DataFrame has imported pandas.
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(events, pandas.DataFrame)
-
-
-def _has_no_type(column: pa.DataType) -> bool:
-    """Return whether a column is of lists of nothing: Arrow finds the type in the candidates."""
-    is_list: bool = pa.types.is_list(column)
-    item_type = column.value_type if is_list else column
-    has_no_type: bool = pa.types.is_null(item_type)
-    return has_no_type

@@ -105,7 +105,7 @@ def new_events(
         run_folder.spark.stop()
     selected = sums_by_sample(features.outputs)
     for sample, counter in selected["samples"].items():
-        if hint := track_hint(sample, counter):
+        if hint := track_hint(sample, counter, may_change_radius=False):
             context.say(f"note:{hint}")
     if not sum_counts(features.outputs).counts["selected"]:
         raise FeatureError(

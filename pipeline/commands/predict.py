@@ -17,15 +17,12 @@ import pyarrow.parquet as pq
 import uproot
 from numpy.typing import NDArray
 
-from features.dataset import FeatureDataset
 from hep_core.input_errors import InputFileError
 from hep_core.paths import expand_path
 from hep_core.plugins import load_from_environment
-from ingestion.conflicts import tree_identity
 from ingestion.errors import BadFilesError
 from ingestion.file_info import FileInfo
 from ingestion.kept_branches import types_of_kept_branches
-from ingestion.notes import unusual_content
 from ingestion.settings import IngestSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import folder_of_option
@@ -34,8 +31,8 @@ from pipeline.machine.spark_jobs import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.own_folders import keeping_claims, new_folder
-from pipeline.runs.seen_events import count_seen_of_files
 from pipeline.scoring import FLAGS, EventClassifier, load_classifier
+from pipeline.scoring_notes import content_notes, training_note
 from pipeline.terminal.progress import Bar
 
 #: Name of the friend tree in ROOT files of scores.
@@ -130,7 +127,8 @@ def predict(
     paths = [expand_path(path) for path in inputs]
     settings, infos = classifier.files(paths, run_folder.say, keep=keep)
     kept_types = types_of_kept_branches(infos, settings, keep)
-    _warn_of_training_events(run_folder, classifier, infos, settings)
+    if note := training_note(classifier, infos, settings):
+        run_folder.say(f"  warning: {note}")
 
     start = time.monotonic()
     num_events = sum(info.entries for info in infos)
@@ -159,7 +157,8 @@ def predict(
         for scores, name in zip(results, names, strict=True)
         if isinstance(scores, FileScores)
     ]
-    _say_notes(run_folder, files)
+    for note in content_notes([file.counts for file in files]):
+        run_folder.say(f"  note: {note}")
     return Scores(files, num_events / seconds)
 
 
@@ -168,36 +167,6 @@ def _model_path(run_folder: RunFolder, model: str | None, network: str | None) -
     if model:
         return expand_path(model)
     return str(Registry.model_in_use(run_folder.config.run_dir, network).folder)
-
-
-def _warn_of_training_events(
-    run_folder: RunFolder,
-    classifier: EventClassifier,
-    infos: Sequence[FileInfo],
-    settings: IngestSettings,
-) -> None:
-    """Warn if the model was trained on events of these files; without its dataset say nothing."""
-    if classifier.dataset is None:
-        return
-    identities = []
-    for info in infos:
-        # In a training, the identity of a file also holds the tree if its sample names one.
-        identities += [info.uuid, tree_identity(info.uuid, settings.tree_name)]
-    num_seen = count_seen_of_files(FeatureDataset.load(classifier.dataset), identities)
-    if num_seen:
-        run_folder.say(
-            f"  warning: {classifier.name} was trained on {num_seen} events of these files; their "
-            "scores are better than those of new events"
-        )
-
-
-def _say_notes(run_folder: RunFolder, files: Sequence[FileScores]) -> None:
-    """Say what looks wrong in the events, such as momenta in MeV, as `ingest` does."""
-    counts: Counter[str] = Counter()
-    for file in files:
-        counts.update(file.counts)
-    for sentence in unusual_content({"the files": counts}):
-        run_folder.say(f"  note: {sentence}")
 
 
 def _raise_failures(results: Sequence[FileScores | FailedFile], out: Path) -> None:

@@ -174,11 +174,11 @@ def test_padding_in_lists_is_named(tmp_path: Path, fill: float) -> None:
     [
         (
             {"muons": "Electron"},
-            "'electrons.pt' and 'muons.pt' would both be read from branch 'Electron.PT'",
+            "'electrons.pt' and 'muons.pt' would both be read from 'Electron.PT'",
         ),
         (
             {"jets.phi": "Jet_Eta"},
-            "'jets.eta' and 'jets.phi' would both be read from branch 'Jet.Eta'",
+            "'jets.eta' and 'jets.phi' would both be read from 'Jet.Eta'",
         ),
     ],
 )
@@ -275,11 +275,11 @@ def test_an_ambiguous_short_name_is_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "name", "message"),
     [
-        ("met", "met", r"holds several numbers: name 'met/met' or 'met/phi'"),
+        ("met", "met", r"holds several numbers: 'met/met' or 'met/phi'"),
         (
             "electrons.pt",
             "electron",
-            r"holds several numbers: name 'electron/PT' or 'electron/Charge'",
+            r"holds several numbers: 'electron/PT' or 'electron/Charge'",
         ),
         ("jets.pt", "nJet", r"holds 'int32' per event; a list of numbers is needed"),
         ("met", "name", r"holds 'string'"),

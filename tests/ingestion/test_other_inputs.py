@@ -369,6 +369,6 @@ def test_the_number_of_objects_of_a_collection_is_no_number_of_the_event(
     source = ttbar_source._replace(sample=sample)
 
     with pytest.raises(
-        WrongBranchTypeError, match=r"MissingET' holds several numbers: name '\S*MissingET\.MET' or"
+        WrongBranchTypeError, match=r"MissingET' holds several numbers: '\S*MissingET\.MET' or"
     ):
         inventory([source], IngestSettings(**settings))

@@ -223,7 +223,7 @@ def test_files_without_true_classes_may_be_data_or_simulation(
 def test_a_momentum_is_no_weight(tmp_path: Path, weight: str) -> None:
     path = write_delphes(tmp_path / "a.root", ROWS)
 
-    with pytest.raises(WrongBranchTypeError, match="and 'weight' would both be read from branch"):
+    with pytest.raises(WrongBranchTypeError, match="and 'weight' would both be read from"):
         checked_files(path, weight=weight)
 
 

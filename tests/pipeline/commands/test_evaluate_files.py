@@ -59,6 +59,8 @@ def test_leptons_that_lack_their_tracks_are_noted(
 
     note = "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr"
     assert note in output.getvalue()
+    # Models of another radius would be refused.
+    assert "Raise features.own_track_dr" not in output.getvalue()
 
 
 def test_new_events_without_particles_are_refused_for_models_of_files_with_them(

@@ -1,0 +1,42 @@
+"""Advice on files where a model decides how they are read, and no key of the config helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from hep_core.input_errors import InputFileError
+
+#: What to do about files that do not fit to a model.
+MODEL_DECIDES: Final = (
+    "The model decides how files are read: by the tree, branches and units of its training. Write "
+    "such files, for example by Define and Snapshot of RDataFrame; keys of the config have no "
+    "effect here."
+)
+#: What to do if a branch to copy does not fit.
+_KEEP_ANOTHER: Final = "If it is a branch of --keep, name another one there."
+
+
+def remedy_by_model(*, keeps_branches: bool) -> str:
+    """Return what to do about a file that does not fit to a model.
+
+    Args:
+        keeps_branches: Whether branches that the user names are copied.
+    """
+    return f"{_KEEP_ANOTHER} {MODEL_DECIDES}" if keeps_branches else MODEL_DECIDES
+
+
+@contextmanager
+def advise_on_model(*, keeps_branches: bool) -> Iterator[None]:
+    """Give errors about files in the context a remedy other than keys of the config.
+
+    The argument is that of `remedy_by_model`.
+
+    Raises:
+        InputFileError: The error, with its remedy.
+    """
+    try:
+        yield
+    except InputFileError as error:
+        raise error.with_remedy(remedy_by_model(keeps_branches=keeps_branches)) from error
