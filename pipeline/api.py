@@ -10,6 +10,7 @@ All else is private.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +30,7 @@ from pipeline.errors import MissingInputError, NoOutputYetError
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore
 from pipeline.scoring import EventClassifier, features_of, load_classifier
+from pipeline.scoring_notes import content_notes, training_note
 
 if TYPE_CHECKING:
     import hist
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EventClassifier",
     "FeatureSettings",
+    "PredictionWarning",
     "Run",
     "current_model",
     "features_of",
@@ -43,6 +46,13 @@ __all__ = [
     "load_run",
     "predict",
 ]
+
+
+class PredictionWarning(UserWarning):
+    """What the command `predict` notes about the files that it scores.
+
+    Such as momenta that look like MeV, or events that the model was trained on.
+    """
 
 
 class Run(NamedTuple):
@@ -190,6 +200,8 @@ def current_model(run: Run | str | Path, network: str | None = None) -> EventCla
 def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) -> pa.Table:
     """Score all entries of ROOT files without labels, as the command `predict` does.
 
+    What the command notes about the files is a `PredictionWarning` here.
+
     Args:
         files: Paths, globs or URLs.
         model: From `current_model`, `load_classifier` or `Run.classifier`.
@@ -204,17 +216,26 @@ def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) ->
     """
     paths = [files] if isinstance(files, (str, Path)) else files
     expanded_paths = [expand_path(str(path)) for path in paths]
-    settings, infos = model.files(expanded_paths, lambda _: None)
+    notes: list[str] = []
+    settings, infos = model.files(expanded_paths, notes.append)
+    if note := training_note(model, infos, settings):
+        notes.append(note)
     fields = [("file", pa.string()), ("entry", pa.int64())]
     fields += [("flag", pa.int8()), ("predicted", pa.int64())]
     fields += [(name, pa.float32()) for name in probability_branches(model.classes)]
     schema = pa.schema(fields)
     # The empty table gives the columns also if no file has entries.
     tables = [schema.empty_table()]
+    counts_of_batches = []
     for info in infos:
         for raw, scored in model.entries(info, settings):
             file_column = np.full(raw.num_events, info.path)
             score_columns = model.columns(raw, scored)
             table = pa.table({"file": file_column, **score_columns}, schema=schema)
             tables.append(table)
+            counts_of_batches.append(scored.counts)
+    notes += content_notes(counts_of_batches)
+    for note in notes:
+        # The warning is that of the line that calls this function.
+        warnings.warn(note, PredictionWarning, stacklevel=2)
     return pa.concat_tables(tables)
