@@ -72,6 +72,11 @@ def _sample_paths(sample: SampleSettings, on_unmatched: Callable[[str], None] | 
     """
     patterns = []
     for pattern in sample.files:
+        if not pattern:
+            raise NoFilesError(
+                f"sample '{sample.name}': a path is empty, such as that of a variable which is not "
+                f"set. Name a file, a glob or a URL."
+            )
         patterns += expand_braces(pattern)
     matches = {pattern: retry_remote(matching_files, pattern) for pattern in patterns}
     unmatched = [pattern for pattern in patterns if not matches[pattern]]

@@ -164,7 +164,7 @@ def predict(
 
 def _model_path(run_folder: RunFolder, model: str | None, network: str | None) -> str:
     """Return the path that the user names, else that of the model in use."""
-    if model:
+    if model is not None:
         return expand_path(model)
     return str(Registry.model_in_use(run_folder.config.run_dir, network).folder)
 

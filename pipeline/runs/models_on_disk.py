@@ -34,7 +34,7 @@ def find_models(arguments: Sequence[str], classes: Sequence[str] | None = None) 
 
     Raises:
         MissingInputError: There is no model at a path.
-        ConfigError: A name cannot be that of a model, or two models have the same.
+        ConfigError: A path is empty, a name cannot be that of a model, or two models have the same.
         ModelError: A model cannot be read, or has other `classes`.
     """
     models: dict[str, FoundModel] = {}
@@ -43,6 +43,11 @@ def find_models(arguments: Sequence[str], classes: Sequence[str] | None = None) 
         # An existing path may hold an equals sign itself.
         if not separator or Path(argument).exists():
             explicit_name, separator, path = "", "", argument
+        if not path:
+            raise ConfigError(
+                "--model: the path is empty, such as that of a variable which is not set. Name a "
+                "training folder or an ONNX file."
+            )
         for location in _model_locations(Path(expand_path(path))):
             name = explicit_name
             if not separator:

@@ -104,3 +104,10 @@ def test_a_folder_that_is_a_link_to_nothing_is_named(tmp_path: Path, pattern: st
         NoFilesError, match=r"'[^']*/data' is a link to 'disk2', which is not there"
     ):
         expand([sample("x", tmp_path / pattern)])
+
+
+def test_an_empty_path_is_named_as_such() -> None:
+    sample = SampleSettings(name="qcd", label=0, files=["", "a.root"])
+
+    with pytest.raises(NoFilesError, match="sample 'qcd': a path is empty"):
+        expand([sample])

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from delphes_files import damage, write_delphes
+from minimal_configs import MINIMAL
 from night_files import FIRST, NAMES, Night, events
 from rich.console import Console
 from stages_in_process import without_spark
@@ -18,8 +19,8 @@ from stages_in_process import without_spark
 from hep_core.input_errors import InputFileError
 from ingestion.errors import MissingBranchError
 from pipeline.commands.predict import FailedFile, FileScores, predict
-from pipeline.config import load_config
-from pipeline.errors import RunFolderError
+from pipeline.config import Config, load_config
+from pipeline.errors import ConfigError, RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.own_folders import is_claimed
 
@@ -163,3 +164,12 @@ def test_the_versions_that_it_reads_are_claimed_until_its_end(
 
     assert claims == [True, True]
     assert not any(is_claimed(folder) for folder in folders)
+
+
+def test_an_empty_path_of_a_model_is_not_the_model_in_use(tmp_path: Path) -> None:
+    """A variable of the shell that is not set gives such a path."""
+    config = Config.model_validate({**MINIMAL, "run_dir": str(tmp_path)})
+    run_folder = RunFolder(config, Console(quiet=True))
+
+    with pytest.raises(ConfigError, match="--model: the path is empty"):
+        predict(run_folder, ["a.root"], tmp_path / "out", model="")

@@ -300,3 +300,15 @@ def test_a_run_folder_that_was_moved_or_copied_knows_its_own_features(
     assert model.dataset == new / "features" / "0001"
     with pytest.raises(ModelError, match="was trained on 11"):
         check_unseen_events([model], dataset.files("train"))
+
+
+@pytest.mark.parametrize("argument", ["", "name="])
+def test_an_empty_path_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str
+) -> None:
+    (tmp_path / "hlf").mkdir()
+    write_onnx(tmp_path / "hlf" / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match="--model: the path is empty"):
+        find_models([argument])
