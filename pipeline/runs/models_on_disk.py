@@ -86,7 +86,8 @@ def _model_locations(path: Path) -> list[Path]:
         MissingInputError: The path does not exist, or holds none of these.
     """
     if path.is_file():
-        return [path]
+        # The file `model/model.json` describes the model of a training.
+        return [path.parents[1]] if path.name == "model.json" else [path]
     if (path / "model.json").is_file():
         return [path.parent]
     if (path / "model" / "model.json").is_file():

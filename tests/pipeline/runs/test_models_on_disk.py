@@ -312,3 +312,9 @@ def test_an_empty_path_is_not_the_current_folder(
 
     with pytest.raises(ConfigError, match="--model: the path is empty"):
         find_models([argument])
+
+
+def test_the_description_of_a_model_stands_for_its_training(version: Path) -> None:
+    folder = version / "hlf"
+
+    assert names_of(folder / "model" / "model.json") == names_of(folder)
