@@ -22,6 +22,7 @@ from hep_studies.cells import SITUATION
 from hep_studies.measures import distance_to_best
 from hep_studies.nested_values import has_key, merged, with_values
 from hep_studies.simulator.cluster import ClusterSettings
+from hep_studies.studied_workload import workload_settings
 from hep_studies.study_sections import (
     EPOCH,
     SECONDS,
@@ -37,9 +38,8 @@ from hep_studies.study_sections import (
     TrainValues,
     VariedValues,
 )
-from hep_studies.workloads import images_settings, surface_settings  # noqa: F401 - register themselves
 from training.settings import TrainSettings
-from training.workloads.registry import WORKLOADS, WorkloadSettings
+from training.workloads.registry import WorkloadSettings
 
 #: The studies that come with the code, one YAML file each.
 FOLDER: Final = Path(__file__).parent
@@ -57,20 +57,6 @@ PRESENTATION_KEYS: Final = (
     "tables",
     "figures",
 )
-
-
-def workload_settings(workload: Any) -> Any:
-    """Return the validated settings of a workload that has rows of its own.
-
-    The name of a network, which stands for training on the events of the run folder, is returned
-    as it is. The settings get the type that is registered under `name`.
-    """
-    if not isinstance(workload, Mapping):
-        return workload
-    # The events of a run folder are given by the name of a network.
-    types = {name: settings for name, settings in WORKLOADS.items() if name != "hep"}
-    name = name_validator(types, "workload")(str(workload.get("name")))
-    return types[name].model_validate(workload)
 
 
 def key_label(key: str) -> str:
@@ -101,9 +87,9 @@ class StudySettings(BaseModel):
     workload: Annotated[
         str | SerializeAsAny[WorkloadSettings], BeforeValidator(workload_settings)
     ] = "hlf"
-    """What is trained: a network of the run folder; images, `{name: mnist, network: lenet5}`, by
-    default the digits of scikit-learn in their shape, or the public files in a `folder`; or a
-    `surface` of two parameters."""
+    """What is trained: a network of the run folder, by name; images, `{name: mnist, network:
+    lenet5}`, by default the digits of scikit-learn in their shape, or the public files in a
+    `folder`; or a `surface` of two parameters."""
     execution: Literal["simulate", "mpi"] = "simulate"
     """Whether workers are simulated, in virtual time, or are MPI ranks of this machine."""
     cluster: dict[str, Any] = {}

@@ -14,6 +14,7 @@ from rich.table import Table
 from hep_core.paths import expand_path
 from hep_studies.nested_values import form_of
 from hep_studies.simulator.cluster import ClusterSettings
+from hep_studies.studied_workload import check_workload
 from hep_studies.study import FOLDER, StudySettings
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.paths import locate_paths
@@ -96,10 +97,12 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     keys_of_file = read_mapping(path)
     keys = form_of(keys_of_file, form, changes)
     locate_paths({"compare": keys}, "", str(path))
+    source = f"{path} with the section compare of the config" if changes else str(path)
+    if "workload" in keys:
+        check_workload(keys["workload"], source)
     try:
         study = StudySettings.model_validate(keys)
     except ValidationError as cause:
-        source = f"{path} with the section compare of the config" if changes else str(path)
         raise ConfigError(explain(cause, StudySettings, file=source)) from None
 
     _check_settings_of_runs(study, path)

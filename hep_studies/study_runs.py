@@ -29,6 +29,7 @@ from hep_studies.plan import (
 from hep_studies.run_in_simulator import simulate_all
 from hep_studies.run_on_ranks import num_steps, train_on_ranks
 from hep_studies.run_result import encoded_test_weights
+from hep_studies.studied_workload import check_workload
 from hep_studies.study import StudySettings
 from hep_studies.study_files import Study, described_combinations
 from hep_studies.study_result import (
@@ -45,8 +46,7 @@ from hep_studies.study_sections import AddedValues
 from hep_studies.sweep_extension import described_additions, extended_sweeps
 from hep_studies.time_checks import check_times
 from models.evaluation.style import PlotLabels
-from models.networks.registry import NETWORKS
-from pipeline.errors import ConfigError, nearest
+from pipeline.errors import ConfigError
 from pipeline.reporting.origin import plot_labels
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
@@ -284,15 +284,12 @@ def subject_of_study(run_folder: RunFolder, study: Study) -> tuple[Subject, Even
     that of each run.
 
     Raises:
-        ConfigError: There is no network of this name.
+        ConfigError: There is no such workload, such as the network of a plugin.
     """
     workload = study.settings.workload
     if not isinstance(workload, str):
         return Subject(workload), _description_of_workload(workload)
-    if workload not in NETWORKS:
-        raise ConfigError(
-            f"study {study.name}: there is no workload '{workload}'.{nearest(workload, NETWORKS)}"
-        )
+    check_workload(workload, f"study {study.name}")
     upstream = run_folder.upstream(Train(), command="compare")
     Runner(run_folder).note_stale_inputs(Train(), upstream)
     features = upstream["features"]

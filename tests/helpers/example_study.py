@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,29 @@ STUDY: dict[str, Any] = {
     "seeds": 2,
 }
 
+#: A study in a file, with as little as it may have.
+STUDY_FILE = """
+title: A
+source: B 2020
+minutes: 1
+reference: sgd
+methods: {sgd: {train: {algorithm: sgd}}}
+"""
+
 #: Protocol and measure of an example claim, which have no default.
 EQUAL_ACCURACY = {"protocol": "equal settings", "measure": "test_accuracy"}
 
 
 def example_study(**changes: Any) -> StudySettings:
     return StudySettings.model_validate({**STUDY, **changes})
+
+
+def write_study(folder: Path, document: dict[str, Any]) -> str:
+    """Write a small study with further keys into a file; return its path."""
+    path = folder / "mine.yaml"
+    further_keys = [f"{key}: {json.dumps(value)}\n" for key, value in document.items()]
+    path.write_text(STUDY_FILE + "".join(further_keys))
+    return str(path)
 
 
 def example_plan(

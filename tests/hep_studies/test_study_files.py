@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from io import StringIO
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_study import EQUAL_ACCURACY
+from example_study import EQUAL_ACCURACY, write_study
 from rich.console import Console
 
 from hep_studies.study import FOLDER, StudySettings
@@ -217,23 +216,8 @@ def test_an_unknown_study_is_refused_with_the_nearest(name: str, form: str, mess
         read_study(name, form)
 
 
-STUDY_FILE = """
-title: A
-source: B 2020
-minutes: 1
-reference: sgd
-methods: {sgd: {train: {algorithm: sgd}}}
-"""
 MPI: dict[str, Any] = {"execution": "mpi"}
 CLUSTER = {"cluster": {"step_seconds": 1}}
-
-
-def write_study(folder: Path, document: dict[str, Any]) -> str:
-    """The path of a small study with further keys."""
-    path = folder / "mine.yaml"
-    further_keys = [f"{key}: {json.dumps(value)}\n" for key, value in document.items()]
-    path.write_text(STUDY_FILE + "".join(further_keys))
-    return str(path)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from hep_studies.study import workload_settings
+from hep_studies.studied_workload import workload_settings
 from hep_studies.workloads.images_settings import Cifar10Settings, MnistSettings
 from hep_studies.workloads.surface_settings import SurfaceSettings
 from models.errors import SavedModelError
