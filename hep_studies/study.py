@@ -17,20 +17,17 @@ from pydantic import (
     model_validator,
 )
 
-from hep_core.plugins import name_validator
 from hep_studies.cells import SITUATION
 from hep_studies.measures import distance_to_best
 from hep_studies.nested_values import has_key, merged, with_values
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.studied_workload import workload_settings
+from hep_studies.study_names import check_names
 from hep_studies.study_sections import (
-    EPOCH,
-    SECONDS,
     AddedValues,
     Claim,
     MeasureName,
     Section,
-    Selection,
     Situations,
     StudiedMethod,
     StudyFigure,
@@ -245,78 +242,17 @@ class StudySettings(BaseModel):
         return None
 
     @model_validator(mode="after")
-    def _check_names(self) -> Self:
+    def _check_parts(self) -> Self:
         """Require that the study has all methods, varied keys and values that its parts name.
 
         Claims must also have the keys in `at` that their protocol needs.
         """
-        for method in self._named_methods():
-            name_validator(self.methods, "method")(method)
-        for key in self.vary:
-            if key.startswith(SITUATION):
-                self._check_situation(key)
-        for key in self._named_keys():
-            name_validator(self.vary, "varied key")(key)
-        for selection in self._selections():
-            self._check_values_are_run(selection)
+        check_names(self)
         for claim in self.claims:
             for row in claim.rows():
                 self._check_protocol(row)
                 self._check_goal(row)
         return self
-
-    def _check_situation(self, key: str) -> None:
-        """Require that the situations of a varied key exist."""
-        name = name_validator(self.situations, "situation")(key.removeprefix(SITUATION))
-        for value in self.all_values_of(key):
-            name_validator(self.situations[name], f"situation of {name}")(str(value))
-
-    def _selections(self) -> list[Selection]:
-        """Return the runs that claims compare and that panels show."""
-        selections: list[Selection] = []
-        for claim in self.claims:
-            selections += [claim.treatment, *claim.control]
-        for figure in self.figures:
-            selections += [panel.where for panel in figure.panels]
-        return selections
-
-    def _named_methods(self) -> list[str]:
-        """Return the methods that claims, figures and tables name."""
-        names = [self.reference]
-        for claim in self.claims:
-            # A claim without a method gets the message about an unknown one.
-            names += [str(runs.get("method")) for runs in (claim.treatment, *claim.control)]
-        for figure in self.figures:
-            for panel in figure.panels:
-                names += panel.methods
-        for table in self.tables:
-            names += [*table.methods, *table.given]
-        return names
-
-    def _named_keys(self) -> list[str]:
-        """Return the varied keys that claims, tables, methods and figures name."""
-        names: list[str | None] = [*self.best_of]
-        names += [claim.over for claim in self.claims]
-        names += [table.over for table in self.tables]
-        for method in self.methods.values():
-            names += [*method.fixed, *method.vary]
-        for selection in self._selections():
-            names += [key for key in selection if key != "method"]
-        for claim in self.claims:
-            for row in claim.rows():
-                names += row.at
-        for figure in self.figures:
-            names += [panel.x for panel in figure.panels]
-        return [name for name in names if name not in (EPOCH, SECONDS, None)]
-
-    def _check_values_are_run(self, selection: Selection) -> None:
-        """Require that some method has runs with each selected value."""
-        methods = [selection["method"]] if "method" in selection else list(self.methods)
-        for key, value in selection.items():
-            if key == "method":
-                continue
-            if all(value not in self.values_of(method, key) for method in methods):
-                raise ValueError(f"{key}: {value} is none of the values that are run")
 
     def _check_protocol(self, claim: Claim) -> None:
         """Require that a claim treats the keys of `best_of` as its protocol says.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,21 +12,24 @@ from rich import box
 from rich.table import Table
 
 from hep_core.paths import expand_path
-from hep_studies.nested_values import form_of
+from hep_studies.cells import SITUATION
+from hep_studies.nested_values import form_of, has_key
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.studied_workload import check_workload
 from hep_studies.study import FOLDER, StudySettings
-from pipeline.configuration.mistakes import explain
+from pipeline.configuration.keys import Keys
+from pipeline.configuration.mistakes import dotted_path, explain
 from pipeline.configuration.paths import locate_paths
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import ConfigError, nearest
 from training.settings import TrainSettings
 
 FORMS: Final = ("small", "full")
-#: Sections of a run that may have mistakes, by the name that a `ValidationError` has as title.
-_SECTIONS: Final[dict[str, type[BaseModel]]] = {
-    "TrainSettings": TrainSettings,
-    "ClusterSettings": ClusterSettings,
+#: Sections of a run that may have mistakes, with their classes, by the name that a `ValidationError`
+#: has as title.
+_SECTIONS: Final[dict[str, tuple[str, type[BaseModel]]]] = {
+    "TrainSettings": ("train", TrainSettings),
+    "ClusterSettings": ("cluster", ClusterSettings),
 }
 
 
@@ -154,8 +157,10 @@ def _check_settings_of_runs(study: StudySettings, path: Path) -> None:
             num_workers = study.train_settings(method, values, 1).workers
             slow_ranks = study.cluster_settings(values).slow_ranks
         except ValidationError as cause:
-            section = _SECTIONS[cause.title]
-            raise ConfigError(explain(cause, section, file=f"{path}: {description}")) from None
+            section, section_type = _SECTIONS[cause.title]
+            path_of = partial(_path_in_study, study, method, values, section)
+            text = explain(cause, section_type, file=f"{path}: {description}", path_of=path_of)
+            raise ConfigError(text) from None
         lowest_rank = min(slow_ranks, default=0)
         # A study of several numbers of workers may also have runs of one worker.
         if lowest_rank >= num_workers > 1:
@@ -163,6 +168,36 @@ def _check_settings_of_runs(study: StudySettings, path: Path) -> None:
                 f"{path}: {description}: there is no slow rank {lowest_rank} among {num_workers} "
                 f"workers."
             )
+
+
+def _path_in_study(
+    study: StudySettings, method: str, values: Mapping[str, Any], section: str, keys: Keys
+) -> str:
+    """Return the path of the key of a study that sets a key of a run.
+
+    Args:
+        study: The study.
+        method: The method of the run.
+        values: Its values of varied keys.
+        section: The section of the key, `train` or `cluster`.
+        keys: Lead to the key within the section.
+
+    Examples: `train.epoch`, `methods.sgd.train.epoch`, `vary.train.epoch`.
+    """
+    path = dotted_path((section, *keys))
+    for varied_key, value in values.items():
+        if varied_key.startswith(SITUATION):
+            name = varied_key.removeprefix(SITUATION)
+            outer_path, set_keys = f"situations.{name}.{value}", list(study.situations[name][value])
+        else:
+            is_of_method = varied_key in study.methods[method].vary
+            outer_path = f"methods.{method}.vary" if is_of_method else "vary"
+            set_keys = [varied_key]
+        if any(f"{path}.".startswith(f"{set_key}.") for set_key in set_keys):
+            return f"{outer_path}.{path}"
+    if has_key({"train": study.methods[method].train}, path):
+        return f"methods.{method}.{path}"
+    return path
 
 
 def _check_changes_have_effect(

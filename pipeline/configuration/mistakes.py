@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -21,12 +21,23 @@ _MAX_LINES: Final = 20
 _QUESTION: Final = " Did you mean "
 
 
+def dotted_path(keys: Keys) -> str:
+    """Return the path of a key in a file, with dots.
+
+    Examples:
+        >>> dotted_path(("samples", 0, "label"))
+        'samples.0.label'
+    """
+    return ".".join(map(str, keys))
+
+
 def explain(
     error: ValidationError,
     model: type[BaseModel],
     *,
     file: str,
     overrides: Sequence[ConfigSource] = (),
+    path_of: Callable[[Keys], str] = dotted_path,
 ) -> str:
     """Return a message about all mistakes of a config, one per line.
 
@@ -38,10 +49,11 @@ def explain(
         model: The class of the config.
         file: Name of the file.
         overrides: The options that have set values.
+        path_of: Returns the path of a key in the file, from its keys in `model`.
     """
     lines_of_file, lines_of_options = [], []
     for mistake in error.errors():
-        keys, sentence = describe_mistake(mistake, model)
+        keys, sentence = describe_mistake(mistake, model, path_of)
         # The last option that touches the key has given its value.
         options = [override.source for override in overrides if keys and override.touches(keys)]
         if options:
@@ -62,11 +74,15 @@ def explain(
     return "\n".join(lines)
 
 
-def describe_mistake(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[Keys, str]:
+def describe_mistake(
+    mistake: ErrorDetails,
+    model: type[BaseModel],
+    path_of: Callable[[Keys], str] = dotted_path,
+) -> tuple[Keys, str]:
     """Return the keys of a mistake in a section, and a sentence about it.
 
     The location that pydantic gives also holds names that are no keys of the file; these are left
-    out.
+    out. `path_of`: returns the path of a key in the file.
     """
     # Pydantic also names validators (`function-...`), kinds of sections, and `[key]` for a wrong
     # key of a mapping.
@@ -78,7 +94,7 @@ def describe_mistake(mistake: ErrorDetails, model: type[BaseModel]) -> tuple[Key
         if key not in not_keys and not is_validator:
             keys_of_mistake.append(key)
     keys = tuple(keys_of_mistake)
-    sentence = _sentence(mistake, keys, model)
+    sentence = _sentence(mistake, keys, model, path_of)
     lines = [_shortened(line) for line in sentence.splitlines()]
     return keys, "\n".join(lines)
 
@@ -91,13 +107,15 @@ def _shortened(line: str) -> str:
     return truncated(sentence) + question + truncated(names)
 
 
-def _sentence(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
+def _sentence(
+    mistake: ErrorDetails, keys: Keys, model: type[BaseModel], path_of: Callable[[Keys], str]
+) -> str:
     """Return a sentence about a mistake, by its type in pydantic, with the nearest valid name.
 
     Values that may be credentials are hidden. `keys` lead to the mistake, `model` is the section.
     """
     context = mistake.get("ctx", {})
-    key = ".".join(map(str, keys))
+    key = path_of(keys) if keys else ""
     match mistake["type"]:
         case "extra_forbidden":
             return f"unknown key '{key}'.{_advice(keys, model)}"

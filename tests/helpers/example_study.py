@@ -39,14 +39,14 @@ STUDY: dict[str, Any] = {
     "seeds": 2,
 }
 
-#: A study in a file, with as little as it may have.
-STUDY_FILE = """
-title: A
-source: B 2020
-minutes: 1
-reference: sgd
-methods: {sgd: {train: {algorithm: sgd}}}
-"""
+#: A study with as little as its file may have.
+SMALL_STUDY: dict[str, Any] = {
+    "title": "A",
+    "source": "B 2020",
+    "minutes": 1,
+    "reference": "sgd",
+    "methods": {"sgd": {"train": {"algorithm": "sgd"}}},
+}
 
 #: Protocol and measure of an example claim, which have no default.
 EQUAL_ACCURACY = {"protocol": "equal settings", "measure": "test_accuracy"}
@@ -56,11 +56,11 @@ def example_study(**changes: Any) -> StudySettings:
     return StudySettings.model_validate({**STUDY, **changes})
 
 
-def write_study(folder: Path, document: dict[str, Any]) -> str:
-    """Write a small study with further keys into a file; return its path."""
+def write_study(folder: Path, keys: Mapping[str, Any]) -> str:
+    """Write a file with a small study, of which some keys differ; return its path."""
     path = folder / "mine.yaml"
-    further_keys = [f"{key}: {json.dumps(value)}\n" for key, value in document.items()]
-    path.write_text(STUDY_FILE + "".join(further_keys))
+    # JSON is YAML.
+    path.write_text(json.dumps({**SMALL_STUDY, **keys}))
     return str(path)
 
 

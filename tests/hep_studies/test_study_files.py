@@ -180,7 +180,7 @@ def sgd(**changes: Any) -> dict[str, Any]:
             "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: every",
         ),
         ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
-        ({"cluster": {"latency": 1}}, "unknown key 'latency'"),
+        ({"cluster": {"latency": 1}}, "unknown key 'cluster.latency'"),
         (panel(y="val_acc"), "'val_accuracy'"),
         # The list of all measures is long; the advice behind it stays.
         (claim(measure="secnds"), "no measure 'secnds', only .* Did you mean 'seconds'"),
