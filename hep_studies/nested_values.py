@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -47,6 +47,48 @@ def _renames(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return "name" in new and new["name"] != old.get("name")
 
 
+def repeated_values(
+    base: Mapping[str, Any], changes: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the values of changes that the base has already, each with the keys that lead to it.
+
+    A section must repeat its `name` to be about the same thing.
+
+    Examples:
+        >>> list(repeated_values({"a": {"name": "x", "b": 1}}, {"a": {"name": "x", "b": 1}}))
+        [(('a', 'b'), 1)]
+    """
+    for key, new in changes.items():
+        old = base.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            if not _renames(old, new):
+                for keys, value in repeated_values(old, new):
+                    yield (key, *keys), value
+        elif key in base and key != "name" and old == new:
+            yield (key,), new
+
+
+def replaced_values(
+    base: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the keys that lead to values of the base which every alternative replaces.
+
+    Examples:
+        >>> list(replaced_values({"a": {"b": 1, "c": 2}}, [{"a": {"b": 3}}, {"a": {"b": 4}}]))
+        [('a', 'b')]
+    """
+    for key, old in base.items():
+        if key == "name" or not all(key in alternative for alternative in alternatives):
+            continue
+        replacements = [alternative[key] for alternative in alternatives]
+        is_merged = [isinstance(old, Mapping) and isinstance(new, Mapping) for new in replacements]
+        if all(is_merged):
+            for keys in replaced_values(old, replacements):
+                yield key, *keys
+        elif not any(is_merged):
+            yield (key,)
+
+
 def form_of(study: Mapping[str, Any], form: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a study in one of its forms, with some values replaced.
 
@@ -54,7 +96,8 @@ def form_of(study: Mapping[str, Any], form: str, changes: Mapping[str, Any]) -> 
     common ones. They replace those; then `changes` replace both.
     """
     common = {key: value for key, value in study.items() if key != "forms"}
-    form_changes = study.get("forms", {}).get(form) or {}
+    forms = study.get("forms") or {}
+    form_changes = forms.get(form) or {}
     return merged(merged(common, form_changes), changes)
 
 

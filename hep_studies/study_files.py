@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hep_core.paths import expand_path
 from hep_studies.cells import SITUATION
+from hep_studies.idle_settings import mistakes_in_forms, settings_without_effect
 from hep_studies.nested_values import form_of, has_key
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.studied_workload import check_workload
@@ -98,6 +99,7 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
     keys_of_file = read_mapping(path)
+    _require_none(mistakes_in_forms(keys_of_file, FORMS), path)
     keys = form_of(keys_of_file, form, changes)
     locate_paths({"compare": keys}, "", str(path))
     source = f"{path} with the section compare of the config" if changes else str(path)
@@ -114,12 +116,49 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
         keys_of_form = (keys_of_file.get("forms") or {}).get(form) or {}
         _check_without_cluster([changes, keys_of_file, keys_of_form], path)
 
+    forms = _forms_of_file(keys_of_file, path, with_mistakes=not changes)
+    _require_none(settings_without_effect(study, forms), path)
+
     name_parts = [path.stem]
     if form != FORMS[0]:
         name_parts.append(form)
     if study.execution == "mpi":
         name_parts.append("mpi")
     return Study("-".join(name_parts), form, study)
+
+
+def _forms_of_file(
+    keys_of_file: Mapping[str, Any], path: Path, *, with_mistakes: bool
+) -> list[StudySettings]:
+    """Return the forms of a study as its file has them, without changes of the config.
+
+    `with_mistakes`: whether a form that has mistakes is an error. Else it is left out, since the
+    config may complete it.
+
+    Raises:
+        ConfigError: A form has mistakes.
+    """
+    forms = []
+    for form in FORMS:
+        try:
+            forms.append(StudySettings.model_validate(form_of(keys_of_file, form, {})))
+        except ValidationError as cause:
+            if with_mistakes:
+                text = explain(cause, StudySettings, file=f"{path}, form {form}")
+                raise ConfigError(text) from None
+    return forms
+
+
+def _require_none(mistakes: Sequence[str], path: Path) -> None:
+    """Refuse a study with mistakes.
+
+    Raises:
+        ConfigError: There are some; the message has a sentence about each.
+    """
+    if mistakes:
+        plural = "s" if len(mistakes) > 1 else ""
+        title = f"{path} has {len(mistakes)} mistake{plural}:"
+        raise ConfigError("\n  ".join([title, *mistakes]))
 
 
 def _path_of_study(name: str) -> Path:

@@ -1,0 +1,194 @@
+"""Settings of a study that do nothing are refused by name, with the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_study import EQUAL_ACCURACY, write_study
+
+from hep_studies.study_files import read_study
+from pipeline.errors import ConfigError
+
+RATE = "train.learning_rate"
+WORKERS = "train.workers"
+LINKS = "situation.links"
+SGD = {"train": {"algorithm": "sgd", "workers": 1}}
+AR_SGD = {"train": {"algorithm": "ar-sgd"}}
+SITUATIONS = {"links": {"fast": {}, "slow": {"cluster.latency_seconds": 0.01}}}
+CLAIM = {"says": "x", "better": "ad-psgd", "control": "ar-sgd", **EQUAL_ACCURACY, "at": {RATE: 0.1}}
+STUDY = {
+    "methods": {"sgd": SGD, "ar-sgd": AR_SGD, "ad-psgd": {"train": {"algorithm": "ad-psgd"}}},
+    "vary": {RATE: [0.1, 0.2], WORKERS: [2, 4]},
+    "best_of": [RATE],
+}
+
+
+def claim(**changes: Any) -> dict[str, Any]:
+    """A study with one claim."""
+    return {"claims": [{**CLAIM, **changes}]}
+
+
+def flat(method: str, over: str) -> dict[str, Any]:
+    """A study that claims that a method is flat over a key."""
+    return {
+        "claims": [{"says": "x", "flat": method, "over": over, **EQUAL_ACCURACY, "at": {RATE: 0.1}}]
+    }
+
+
+def panel(**changes: Any) -> dict[str, Any]:
+    """A study with one figure of one panel."""
+    panel_keys = {"y": "val_loss", "x": "epoch", **changes}
+    return {"figures": [{"name": "x", "title": "x", "panels": [panel_keys]}]}
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    """A study with one table."""
+    return {"tables": [{"title": "x", "measures": ["seconds"], **changes}]}
+
+
+def methods(**changes: Any) -> dict[str, Any]:
+    """A study with changes of its method sgd."""
+    return {"methods": {**STUDY["methods"], "sgd": {**SGD, **changes}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"situations": SITUATIONS},
+            "situations.links.slow has no effect: no form has it in `vary` at situation.links",
+        ),
+        (
+            {"situations": SITUATIONS, "vary": {RATE: [0.1], LINKS: ["fast"]}},
+            "situations.links.slow has no effect: no form has it in `vary` at situation.links",
+        ),
+        ({"best_of": [], "extend": 2}, "extend has no effect: it needs best_of"),
+        (
+            {"methods": {"sgd": SGD}},
+            "vary.train.workers has no effect: every method sets or fixes the key",
+        ),
+        (
+            methods(vary={WORKERS: [1, 2]}),
+            "methods.sgd.vary.train.workers has no effect: the method sets or fixes the key",
+        ),
+        (
+            {"train": {"workers": 8}},
+            "train.workers has no effect: every method sets or varies it",
+        ),
+        (
+            {"seeds": 3, "forms": {"full": {"seeds": 3}}},
+            "forms.full.seeds has no effect: 3 is the value of all forms",
+        ),
+        (
+            {"train": {"batch_size": 8}, "forms": {"small": {"train": {"batch_size": 8}}}},
+            "forms.small.train.batch_size has no effect: 8 is the value of all forms",
+        ),
+        (
+            {"seeds": 3, "forms": {"small": {"seeds": 4}, "full": {"seeds": 5}}},
+            "seeds has no effect: both forms replace it",
+        ),
+        (
+            {"forms": {"smal": {"seeds": 4}}},
+            "forms: there is no form 'smal'.* Did you mean 'small'",
+        ),
+        ({"forms": ["small"]}, "forms: it must hold the forms small and full"),
+        ({"forms": {"full": 3}}, "forms.full: it must hold keys and values"),
+        ({"forms": {"full": {"sedes": 3}}}, "form full.*\n.*unknown key 'sedes'.* 'seeds'"),
+        (
+            claim(at={RATE: 0.7}),
+            "claims.0.at: train.learning_rate: 0.7 is none of the values that are run: 0.1, 0.2",
+        ),
+        (flat("sgd", WORKERS), "claims.0.over: sgd has fewer than two values of train.workers"),
+        (flat("ad-psgd", RATE), "claims.0.over: train.learning_rate is a key of best_of"),
+        (
+            claim(control="ad-psgd"),
+            "claims.0.control: it has no other runs of ad-psgd than claims.0.better, or none at",
+        ),
+        (
+            claim(better={"method": "ad-psgd", WORKERS: 4}, control={"method": "ad-psgd"}),
+            "claims.0.control: it has no other runs",
+        ),
+        (
+            panel(methods=["sgd"], where={WORKERS: 2}),
+            "figures.0.panels.0.where: train.workers: 2 is none of .* since sgd does not vary",
+        ),
+        (
+            panel(methods=["sgd"], x=WORKERS, y="seconds"),
+            "figures.0.panels.0.x: no method of the panel varies train.workers",
+        ),
+        (panel(x=None, log=["x"]), "figures.0.panels.0.log: boxes have no axis x"),
+        (
+            table(methods=["sgd"], over=WORKERS),
+            "tables.0.over: no method of the table varies train.workers",
+        ),
+        (
+            table(methods=["sgd"], given={"ar-sgd": "90 %"}),
+            "tables.0.given: ar-sgd is none of the rows",
+        ),
+    ],
+    ids=str,
+)
+def test_a_setting_that_does_nothing_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = write_study(tmp_path, {**STUDY, **changes})
+
+    with pytest.raises(ConfigError, match=message):
+        read_study(path, "small")
+
+
+@pytest.mark.parametrize("form", ["small", "full"])
+def test_what_one_form_uses_the_other_may_leave(tmp_path: Path, form: str) -> None:
+    """A situation, a value of `train` and a sweep have an effect if any form uses them."""
+    full = {
+        "vary": {LINKS: ["fast", "slow"]},
+        "methods": {name: {"train": {"batch_size": 4}} for name in STUDY["methods"]},
+        "extend": 1,
+    }
+    study = {
+        **STUDY,
+        "situations": SITUATIONS,
+        "vary": {RATE: [0.1, 0.2], LINKS: ["fast"]},
+        "train": {"batch_size": 8},
+        "forms": {"full": full},
+    }
+
+    settings = read_study(write_study(tmp_path, study), form).settings
+
+    assert list(settings.situations["links"]) == ["fast", "slow"]
+
+
+def test_a_claim_that_no_run_can_decide_needs_no_runs(tmp_path: Path) -> None:
+    changes = claim(control="ad-psgd", not_decidable="it needs a cluster")
+
+    study = read_study(write_study(tmp_path, {**STUDY, **changes}), "small").settings
+
+    assert study.claims[0].not_decidable == "it needs a cluster"
+
+
+def test_a_change_of_the_config_leaves_the_rest_of_the_file_as_it_is(tmp_path: Path) -> None:
+    vary = {RATE: [0.1], LINKS: ["fast", "slow"]}
+    path = write_study(tmp_path, {**STUDY, "situations": SITUATIONS, "vary": vary})
+
+    study = read_study(path, "small", {"vary": {LINKS: ["fast"]}}).settings
+
+    assert study.vary[LINKS] == ["fast"]
+
+
+def test_a_change_of_the_config_without_effect_is_refused(tmp_path: Path) -> None:
+    path = write_study(tmp_path, {})
+
+    with pytest.raises(ConfigError, match="extend has no effect: it needs best_of"):
+        read_study(path, "small", {"extend": 2})
+
+
+def test_all_settings_that_do_nothing_are_named_at_once(tmp_path: Path) -> None:
+    changes = {"situations": SITUATIONS, **panel(x=None, log=["x"])}
+    path = write_study(tmp_path, {**STUDY, **changes})
+
+    with pytest.raises(ConfigError, match="3 mistakes") as caught:
+        read_study(path, "small")
+
+    assert len(str(caught.value).splitlines()) == 4
