@@ -107,7 +107,8 @@ class Config(SettingsSection):
     spark: SparkSettings = SparkSettings()
     notify: list[str] = Field(default=[], examples=[["tell-the-shift", "--channel", "trigger"]])
     """A program with its arguments: it gets the outcome of each command that holds the run folder,
-    as JSON on its standard input, for example to send a mail after a night."""
+    as JSON on its standard input, for example to send a mail after a night. A relative path of the
+    program has a slash, such as `./mail.sh`, and starts where that of `run_dir` does."""
 
     @property
     def signals(self) -> list[str]:

@@ -7,34 +7,26 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from hep_core.paths import ExpandedPath, PathError, expand_path, expand_pattern, pattern_in
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
 
-#: Keys of all paths; a star is each number of a list.
-PATHS: Final = (
-    "run_dir",
-    "storage",
-    "samples.*.files.*",
-    "evaluate.data.*",
-    "simulate.processes.*.file",
-    "compare.workload.folder",
-    "spark.executor_python",
-    "train.launcher_args.*",
-)
-#: Keys of patterns among these.
-_PATTERNS: Final = ("samples.*.files.*", "evaluate.data.*")
-#: Arguments that may be paths, and start in no folder.
-_ARGUMENTS: Final = ("spark.executor_python", "train.launcher_args.*")
 #: A scheme, and a slash: of `s3://bucket`, a path keeps `s3:/bucket`.
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 #: Start of the paths of the bundled events, in any config.
 _BUNDLED: Final = "bundled://"
+#: An address of MLflow that names a folder or a file of SQLite: its scheme, and the path.
+_LOCAL_ADDRESS: Final = re.compile(
+    r"(?P<scheme>file:(?!//)|sqlite(?:\+\w+)?:///|(?![A-Za-z][A-Za-z0-9+.-]*:))(?P<path>.+)"
+)
+#: Addresses of MLflow, and a part of one, that are no paths though they look like some.
+_NO_PATHS_OF_MLFLOW: Final = ("databricks", "databricks-uc", "uc", ":memory:")
 
 
 def locate_paths(values: Any, folder: str | Path, source: str) -> None:
@@ -44,11 +36,8 @@ def locate_paths(values: Any, folder: str | Path, source: str) -> None:
     and paths that are written out already, stay unchanged. `source` is the file or option, for
     messages.
     """
-    for keys in PATHS:
-        # An argument may be the name of a program, to which no folder belongs.
-        start = "" if keys in _ARGUMENTS else folder
-        expand = _expand_pattern if keys in _PATTERNS else expand_path
-        _locate(values, keys.split("."), partial(expand, folder=start), f"{source}: ")
+    for keys, expand in PATHS.items():
+        _locate(values, keys.split("."), partial(expand, folder=folder), f"{source}: ")
 
 
 def _locate(
@@ -74,7 +63,7 @@ def _locate(
         return
     # The list is a copy, since values are replaced meanwhile.
     for key in list(items):
-        if first_key not in ("*", key):
+        if first_key not in ("*", str(key)):
             continue
         if inner_keys:
             _locate(items[key], inner_keys, expand, f"{location}{key}.")
@@ -90,6 +79,52 @@ def _expand_pattern(pattern: str, folder: str | Path) -> ExpandedPath:
     if pattern.startswith(_BUNDLED):
         return pattern_in(bundled_events(), pattern.removeprefix(_BUNDLED))
     return expand_pattern(pattern, folder)
+
+
+def _expand_argument(argument: str, folder: str | Path) -> ExpandedPath:  # noqa: ARG001
+    """Return an argument written out; it may be the name of a program, so it starts in no folder."""
+    return expand_path(argument)
+
+
+def _expand_program(program: str, folder: str | Path) -> ExpandedPath:
+    """Return a program written out; as in a shell, a name without a slash is none of a file."""
+    start = folder if "/" in program else ""
+    return expand_path(program, start)
+
+
+def _expand_address(address: str, folder: str | Path) -> ExpandedPath:
+    """Return an address of MLflow written out, if it is that of a folder or of a file of SQLite."""
+    if isinstance(address, ExpandedPath):
+        return address
+    local_address = _LOCAL_ADDRESS.fullmatch(address)
+    if local_address is None or local_address["path"] in _NO_PATHS_OF_MLFLOW:
+        return ExpandedPath(address)
+    scheme, path = local_address["scheme"], local_address["path"]
+    # In the path of a folder, MLflow takes %20 for a space.
+    start = str(folder) if scheme.startswith("sqlite") else quote(str(folder))
+    return ExpandedPath(scheme + expand_path(path, start))
+
+
+class _Expand(Protocol):
+    """Writes a path out; a relative one starts in `folder`."""
+
+    def __call__(self, text: str, /, folder: str | Path) -> ExpandedPath: ...
+
+
+#: How the paths at each key are written out. A star is each number of a list, or each key.
+PATHS: Final[Mapping[str, _Expand]] = {
+    "run_dir": expand_path,
+    "storage": expand_path,
+    "samples.*.files.*": _expand_pattern,
+    "evaluate.data.*": _expand_pattern,
+    "simulate.processes.*.file": expand_path,
+    "compare.workload.folder": expand_path,
+    "mlflow.uri": _expand_address,
+    "notify.0": _expand_program,
+    "spark.executor_python": _expand_argument,
+    "train.launcher_args.*": _expand_argument,
+    "train_by_network.*.launcher_args.*": _expand_argument,
+}
 
 
 def bundled_events() -> Path:

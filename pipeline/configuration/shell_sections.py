@@ -160,8 +160,9 @@ class MlflowSettings(SettingsSection):
     """The MLflow server to which `track` logs trainings (needs the extra `mlflow`)."""
 
     uri: str | None = None
-    """Address of the MLflow tracking server, for example `https://mlflow.site:5000`; null for the
-    value of MLFLOW_TRACKING_URI."""
+    """Address of the MLflow tracking server, for example `https://mlflow.site:5000`, or a folder or
+    `sqlite:///file.db`, whose relative paths start where that of `run_dir` does; null for the value
+    of MLFLOW_TRACKING_URI."""
     experiment: str = Field(default="hep-pipeline", min_length=1)
     """Name of the MLflow experiment that holds the runs."""
 

@@ -14,6 +14,7 @@ from urllib.request import url2pathname
 import pytest
 from command_line import SAMPLES, small_config
 from feature_datasets import write_dataset
+from minimal_configs import write_config
 from published_by_hand import publish
 from rich.console import Console
 
@@ -242,6 +243,23 @@ def test_finished_runs_stay_and_unfinished_ones_are_logged_again(
     complete = {logged_run.network: logged_run for logged_run in track(run_folder)}
     assert (complete["hlf"].is_new, complete["particles"].is_new) == (False, True)
     assert client.get_run(half).info.lifecycle_stage == "deleted"
+
+
+@pytest.mark.parametrize("address", ["mlruns", "file:mlruns"])
+def test_mlflow_keeps_runs_of_a_relative_address_beside_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: MlflowClient, address: str
+) -> None:
+    here, folder = tmp_path / "here", tmp_path / "a b%20c"
+    here.mkdir()
+    folder.mkdir()
+    monkeypatch.chdir(here)
+    config = load_config(write_config(folder, mlflow={"uri": address}))
+
+    type(client)(tracking_uri=config.mlflow.uri).create_experiment("night")
+
+    experiment_files = (folder / "mlruns").glob("*/meta.yaml")
+    assert any("name: night" in path.read_text() for path in experiment_files)
+    assert not list(here.iterdir())
 
 
 def test_an_unreachable_server_is_named_without_its_password(

@@ -98,6 +98,9 @@ def test_home_and_variables_are_replaced_in_each_path_of_a_file(
             compare={"workload": {"folder": "~/mnist"}},
             spark={"executor_python": "~/bin/python"},
             train={"launcher_args": ["--hostfile", "$NIGHT.hosts"]},
+            train_by_network={"hlf": {"launcher_args": ["--hostfile", "~/hosts"]}},
+            mlflow={"uri": "sqlite:///$NIGHT.db"},
+            notify=["~/bin/tell", "~", "echo $1"],
         )
     )
 
@@ -108,6 +111,9 @@ def test_home_and_variables_are_replaced_in_each_path_of_a_file(
     assert config.compare["workload"]["folder"] == "/home/ada/mnist"
     assert config.spark.executor_python == "/home/ada/bin/python"
     assert config.train.launcher_args == ["--hostfile", "7.hosts"]
+    assert config.training_of("hlf").launcher_args == ["--hostfile", "/home/ada/hosts"]
+    assert config.mlflow.uri == f"sqlite:///{tmp_path}/7.db"
+    assert config.notify == ["/home/ada/bin/tell", "~", "echo $1"]
 
 
 def test_home_and_variables_are_replaced_in_options(
@@ -122,6 +128,69 @@ def test_home_and_variables_are_replaced_in_options(
 
     assert config.run_dir == Path("/home/ada/7")
     assert config.samples[0].files == ["7.root"]
+
+
+@pytest.mark.parametrize(
+    ("address", "start", "path"),
+    [
+        ("mlruns", "", "mlruns"),
+        ("./all/mlruns", "", "all/mlruns"),
+        ("file:mlruns", "file:", "mlruns"),
+        ("sqlite:///mlflow.db", "sqlite:///", "mlflow.db"),
+        ("sqlite+pysqlite:///mlflow.db", "sqlite+pysqlite:///", "mlflow.db"),
+    ],
+)
+def test_a_relative_address_of_mlflow_starts_at_the_folder_of_the_file(
+    tmp_path: Path, address: str, start: str, path: str
+) -> None:
+    config = load_config(write_config(tmp_path, mlflow={"uri": address}))
+
+    assert config.mlflow.uri is not None
+    assert config.mlflow.uri.startswith(start)
+    assert Path(config.mlflow.uri.removeprefix(start)) == tmp_path / path
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://mlflow.site:5000/$a",
+        "databricks",
+        "databricks-uc",
+        "uc",
+        "databricks://profile",
+        "uc:profile",
+        "postgresql://user@host/runs",
+        "/all/mlruns",
+        "file:/all/mlruns",
+        "file:///all/mlruns",
+        "sqlite:////all/mlflow.db",
+        "sqlite:///:memory:",
+    ],
+)
+def test_other_addresses_of_mlflow_stay_as_they_are(tmp_path: Path, address: str) -> None:
+    config = load_config(write_config(tmp_path, mlflow={"uri": address}))
+
+    assert config.mlflow.uri == address
+
+
+def test_a_relative_address_of_mlflow_in_an_option_starts_at_the_current_folder(
+    tmp_path: Path,
+) -> None:
+    config = load_config(write_config(tmp_path), ["mlflow.uri=sqlite:///mlflow.db"])
+
+    assert config.mlflow.uri == "sqlite:///mlflow.db"
+
+
+@pytest.mark.parametrize(
+    ("program", "located_program"), [("./tell", "{folder}/tell"), ("tell", "tell")]
+)
+def test_the_program_of_notify_starts_at_the_folder_of_the_file_if_it_has_a_slash(
+    tmp_path: Path, program: str, located_program: str
+) -> None:
+    config = load_config(write_config(tmp_path, notify=[program, "a/b"]))
+
+    expected_program = Path(located_program.format(folder=tmp_path))
+    assert (Path(config.notify[0]), config.notify[1]) == (expected_program, "a/b")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +221,9 @@ def test_the_list_of_paths_has_all_keys_whose_values_are_paths() -> None:
         "samples.*.files.*",
         "evaluate.data.*",
         "compare.workload.folder",
+        "mlflow.uri",
+        "notify.0",
+        "train_by_network.*.launcher_args.*",
     }
 
     assert path_keys | text_keys == set(PATHS)
