@@ -84,6 +84,26 @@ def test_an_interrupted_training_of_auto_continues_on_a_node_of_another_size(
     assert UP_TO_DATE in nodes.train(workers_held=1)
 
 
+def test_an_interrupted_training_whose_workers_own_events_says_that_it_begins_again(
+    nodes: Nodes,
+) -> None:
+    skewed = {"epochs": 1, "skew": {"dirichlet": 1.0}}
+    nodes.train(workers_held=2, **skewed)
+    # As a kill before the end leaves it: checkpoints, but no manifest.
+    (nodes.training.parent / "manifest.json").unlink()
+    (nodes.run_dir / "train" / "current.json").unlink()
+
+    output = nodes.train(workers_held=3, **skewed)
+
+    assert "training continues" not in output
+    assert (
+        "hlf: training begins again: of the interrupted run each worker owns events (train.skew), "
+        "and there were 2 workers instead of 3"
+    ) in output
+    workers_of_epochs = [record["workers"] for record in records(nodes.training)[0]]
+    assert workers_of_epochs == [3]
+
+
 def test_another_number_of_workers_in_the_config_trains_again(nodes: Nodes) -> None:
     nodes.train(workers_held=2, workers=1)
 

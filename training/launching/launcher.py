@@ -188,7 +188,8 @@ def _prepare_run(spec: RunSpec, on_loss: Callable[[str], None]) -> None:
     """Report damaged checkpoints, which the ranks leave out, and write the spec for the ranks."""
     folder = spec.out_dir / "checkpoints"
     if folder.exists():
-        from training.loop.checkpoints import CheckpointFolder, settings_digest  # noqa: PLC0415 - as above
+        from training.loop.checkpoints import CheckpointFolder  # noqa: PLC0415 - as above
+        from training.loop.resumption import settings_digest  # noqa: PLC0415 - as above
 
         checkpoints = CheckpointFolder(folder, settings_digest(spec.workload.meaning, spec.train))
         for sentence in checkpoints.describe_damage():

@@ -15,11 +15,12 @@ from training.compiled.engines import PerceptronEngine, compiled_engine
 from training.errors import LaunchError
 from training.flat_model import FlatModel, ModelState
 from training.launching.run_spec import RunSpec
-from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
+from training.loop.checkpoints import Checkpoint, CheckpointFolder
 from training.loop.factories import make_algorithm, make_model
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import Progress
 from training.loop.records import TENSORBOARD, DiskFiles, open_scalars_writer
+from training.loop.resumption import settings_digest
 from training.loop.summary import write_summary
 from training.loop.trainer import Trainer
 from training.loop.watchdog import Watchdog

@@ -10,7 +10,6 @@ written behind the position where it begins.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import shutil
@@ -31,7 +30,6 @@ from training.errors import CheckpointError
 from training.loop.epoch_stats import EpochStatsState
 from training.loop.worker_state import WorkerState
 from training.readers.units import Position
-from training.settings import TrainSettings
 
 #: Number of complete checkpoints to keep.
 _NUM_COMPLETE: Final = 2
@@ -39,17 +37,13 @@ _NUM_COMPLETE: Final = 2
 #: long crosses hundreds of positions.
 _NUM_INCOMPLETE: Final = 32
 #: Version of the content; a run resumes only from this one.
-_VERSION: Final = 11
+VERSION: Final = 11
 _CONSEQUENCE: Final = (
     "The training does not continue from this checkpoint, but from an older one if there is one."
 )
 #: Time in which shared storage must show a checkpoint on all hosts [s].
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
-#: Settings, in addition to those of speed, that may differ between the run that writes and the run
-#: that resumes; see `settings_digest`. The stage `train` is stricter: it resumes with the settings
-#: of its manifest only, which all epochs of a version have.
-_FREE: Final = frozenset({"workers", "epochs", "device"})
 
 
 class RankContent(WorkerState):
@@ -160,6 +154,13 @@ class CheckpointFolder:
             sentences += damage
         return sentences
 
+    def descriptions(self) -> list[Description]:
+        """Return the descriptions of all complete checkpoints, the newest first.
+
+        Those of other settings and versions are among them.
+        """
+        return [description for description, _ in self._complete_folders()]
+
     def await_complete(self, position: Position, world_size: int) -> Checkpoint:
         """Wait for a checkpoint that rank 0 sees; shared storage may show it here later.
 
@@ -260,7 +261,7 @@ class CheckpointFolder:
     def _with_these_settings(self) -> Iterator[Checkpoint]:
         """Yield the complete checkpoints of these settings and this version, the newest first."""
         for description, folder in self._complete_folders():
-            if (description.version, description.digest) == (_VERSION, self._digest):
+            if (description.version, description.digest) == (VERSION, self._digest):
                 yield Checkpoint(
                     folder, description.epoch, description.step, description.world_size
                 )
@@ -282,7 +283,7 @@ class CheckpointFolder:
         """Write `complete.json`, with a checksum and the next number of all checkpoints."""
         numbers = [description.number for description, _ in self._complete_folders()]
         description = Description(
-            version=_VERSION,
+            version=VERSION,
             number=max(numbers, default=-1) + 1,
             digest=self._digest,
             epoch=position.epoch,
@@ -370,23 +371,3 @@ def _read_content(path: Path) -> RankContent:
         raise zipfile.BadZipFile(f"wrong checksum of {damaged_member}")
     state: RankContent = torch.load(path, weights_only=True, map_location="cpu")
     return state
-
-
-def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:
-    """Return a digest of what a checkpoint depends on: the workload, and most settings.
-
-    It leaves out the settings of speed, and `device`, `workers` and `epochs`: a run may resume with
-    other values of these. `workers` counts with unequal data, and `epochs` with a learning rate
-    that falls until the end of the run.
-
-    Returns:
-        16 hexadecimal digits.
-    """
-    # With unequal data, each number of workers divides the events in another way. Then a run must
-    # resume with the same number, since other workers cannot divide the rest of an epoch.
-    free = _FREE if train.skew is None else _FREE - {"workers"}
-    if train.schedule.depends_on_epochs:
-        free -= {"epochs"}
-    dependencies = {"workload": workload, "train": train.result_items(exclude=free)}
-    text = json.dumps(dependencies, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -20,8 +20,9 @@ from hep_studies.simulator.simulate import Simulated
 from models.networks.hlf_settings import HlfSettings
 from training.errors import CheckpointError
 from training.launching.rank import agreed_checkpoint
-from training.loop.checkpoints import CheckpointFolder, settings_digest
+from training.loop.checkpoints import CheckpointFolder
 from training.loop.records import DiskFiles
+from training.loop.resumption import settings_digest
 from training.readers.units import Position
 from training.settings import TrainSettings
 from training.transports.transport import Transport
