@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
+from uuid import uuid4
 
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 
@@ -24,9 +26,15 @@ _KEPT_CLAIMS: ContextVar[contextlib.ExitStack | None] = ContextVar("kept claims"
 
 
 def make(folder: Path, note: str = "") -> None:
-    """Make a folder with the marker file, whose content is a note; see `read_note`."""
+    """Make a folder with the marker file, whose content is a note; see `read_note`.
+
+    Raises:
+        FileExistsError: There is such a folder.
+    """
     folder.mkdir(parents=True)
-    (folder / MARKER).write_text(note, encoding="utf-8")
+    # Another process that takes the empty folder for its own writes the marker first.
+    with (folder / MARKER).open("x", encoding="utf-8") as marker:
+        marker.write(note)
 
 
 def read_note(folder: Path) -> str:
@@ -121,7 +129,7 @@ def _hold(folder: Path, locks: contextlib.ExitStack) -> None:
     """Lock the marker of a folder exclusively, if there is one and it can be locked.
 
     Raises:
-        BlockingIOError: A job has claimed the folder.
+        BlockingIOError: A job has claimed the folder, or has made it again meanwhile.
     """
     try:
         marker = locks.enter_context((folder / MARKER).open("r+"))
@@ -130,6 +138,17 @@ def _hold(folder: Path, locks: contextlib.ExitStack) -> None:
         raise
     except OSError:
         return
+    # The lock may be on the marker of a folder that was removed before it.
+    if not _is_at(folder / MARKER, marker):
+        raise BlockingIOError(f"{folder} was removed")
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    """Return whether an open file still has a path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def is_claimed(folder: Path) -> bool:
@@ -157,28 +176,44 @@ def new_folder(folder: Path) -> Iterator[Path]:
         RunFolderError: The folder exists already, or cannot be written.
         FolderInUseError: Another command is writing it.
     """
+    _check_is_new(folder)
+    unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
+    in_use = FolderInUseError(
+        f"Another command is writing {folder}. Wait for its end, or give another --out."
+    )
+    # Of several commands that begin at once, the folder belongs to the one with this note.
+    note = uuid4().hex
+    try:
+        # A killed command may have left a folder of this name.
+        remove_unclaimed(unfinished)
+        make(unfinished, note)
+    except OSError as cause:
+        if isinstance(cause, FileExistsError) and is_ours(unfinished):
+            raise in_use from cause
+        raise cannot_write(unfinished, cause, alternative="another folder with --out") from cause
+    with claimed([unfinished]):
+        if read_note(unfinished) != note:
+            raise in_use
+        try:
+            yield unfinished
+            _check_is_new(folder)
+            unfinished.rename(folder)
+        except BaseException:
+            # It is claimed until it is gone: no other command begins to write it meanwhile.
+            with contextlib.suppress(OSError):
+                remove(unfinished)
+            raise
+        # Without the marker the folder belongs to the user.
+        (folder / MARKER).unlink()
+
+
+def _check_is_new(folder: Path) -> None:
+    """Refuse a folder that exists.
+
+    Raises:
+        RunFolderError: It does.
+    """
     if folder.exists():
         raise RunFolderError(
             f"{folder} exists already. Give a new folder with --out, or remove it."
         )
-    unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
-    if is_claimed(unfinished):
-        raise FolderInUseError(
-            f"Another command is writing {folder}. Wait for its end, or give another --out."
-        )
-    try:
-        # A killed command may have left a folder of this name.
-        remove(unfinished)
-        make(unfinished)
-    except OSError as cause:
-        raise cannot_write(unfinished, cause, alternative="another folder with --out") from cause
-    try:
-        with claimed([unfinished]):
-            yield unfinished
-            # Without the marker the folder belongs to the user.
-            (unfinished / MARKER).unlink()
-            unfinished.rename(folder)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            remove(unfinished)
-        raise

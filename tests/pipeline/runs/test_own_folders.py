@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
-from pipeline.errors import FolderInUseError
+from pipeline.errors import FolderInUseError, RunFolderError
 from pipeline.runs import own_folders
 from pipeline.runs.own_folders import MARKER
 
@@ -94,6 +97,100 @@ def test_a_folder_of_the_user_that_another_command_writes_is_refused(tmp_path: P
             pytest.fail("two commands write the folder")
         assert (unfinished / "scores.parquet").read_text() == "half"
     assert [path.name for path in folder.iterdir()] == ["scores.parquet"]
+
+
+def write_scores(folder: Path, *, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Write a new folder with a file of scores, while something else happens."""
+    with own_folders.new_folder(folder) as unfinished:
+        (unfinished / "scores.parquet").write_text("scores")
+        meanwhile()
+
+
+def test_two_commands_that_begin_at_once_do_not_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "scores"
+    make = own_folders.make
+    with ExitStack() as second_command:
+
+        def make_while_another_begins(unfinished: Path, note: str = "") -> None:
+            make(unfinished, note)
+            monkeypatch.setattr(own_folders, "make", make)
+            # The first command has its folder, and has not claimed it yet.
+            second_folder = second_command.enter_context(own_folders.new_folder(folder))
+            (second_folder / "scores.parquet").write_text("second")
+
+        monkeypatch.setattr(own_folders, "make", make_while_another_begins)
+        with (
+            pytest.raises(FolderInUseError, match=r"is writing .*scores"),
+            own_folders.new_folder(folder),
+        ):
+            pytest.fail("two commands write the folder")
+    assert (folder / "scores.parquet").read_text() == "second"
+
+
+def test_a_failed_command_removes_its_folder_before_another_can_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_claimed = []
+    remove = own_folders.remove
+
+    def remove_and_record(unfinished: Path) -> None:
+        was_claimed.append(own_folders.is_claimed(unfinished))
+        remove(unfinished)
+
+    monkeypatch.setattr(own_folders, "remove", remove_and_record)
+    with pytest.raises(KeyboardInterrupt), own_folders.new_folder(tmp_path / "scores"):
+        raise KeyboardInterrupt
+
+    assert was_claimed[-1:] == [True]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("operation", ["rename", "unlink"])
+def test_a_kill_at_the_end_of_a_command_leaves_no_folder_that_stops_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    folder = tmp_path / "scores"
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, operation, killed)
+        # A killed process removes nothing.
+        patch.setattr(own_folders, "remove", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            write_scores(folder)
+    if not folder.exists():
+        write_scores(folder)
+
+    assert (folder / "scores.parquet").exists()
+    assert {path.name for path in folder.iterdir()} <= {"scores.parquet", MARKER}
+
+
+def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "scores"
+    with pytest.raises(RunFolderError, match=r"scores exists already"):
+        write_scores(folder, meanwhile=folder.mkdir)
+    assert [path.name for path in tmp_path.iterdir()] == ["scores"]
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_was_made_again_is_not_removed_as_the_old_one(ours: Path) -> None:
+    stale_folder = ours.rename(ours.with_name("stale"))
+    flock = fcntl.flock
+
+    def flock_after_the_folder_was_made_again(marker: TextIO, operation: int) -> None:
+        # Another process removed and made it between the opening of its marker and the lock.
+        own_folders.remove(stale_folder)
+        own_folders.make(stale_folder)
+        flock(marker, operation)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fcntl, "flock", flock_after_the_folder_was_made_again)
+        with own_folders.unclaimed([stale_folder]) as folders:
+            assert folders == []
 
 
 def test_a_folder_of_the_user_may_lie_where_files_cannot_be_locked(
