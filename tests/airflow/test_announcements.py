@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
-from airflow_home import DAG_FILES, DAG_ID, AirflowHome
+from airflow_home import DAG_FILES, DAG_ID, AirflowHome, write_stand_in
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
 
@@ -22,29 +22,19 @@ NIGHTS: tuple[list[tuple[dict[str, str], int]], ...] = (
 )
 
 
-def write_stand_in(folder: Path) -> Path:
-    """Write an interpreter whose `promote` takes its outcomes from a file, one each time."""
-    path = folder / "interpreter"
-    path.write_text(
-        f"#!{sys.executable}\n"
-        "import json, sys\n"
-        "from pathlib import Path\n"
-        f"folder = Path({str(folder)!r})\n"
-        "in_use, outcomes = folder / 'in_use.json', folder / 'outcomes.json'\n"
-        "if sys.argv[3] == 'config':\n"
-        "    print(json.dumps({'run_dir': {'value': str(folder / 'run')}}))\n"
-        "if sys.argv[3] == 'status':\n"
-        "    models = json.loads(in_use.read_text())\n"
-        "    versions = {network: {'version': name} for network, name in models.items()}\n"
-        "    print(json.dumps({'in_use': versions}))\n"
-        "if sys.argv[3] == 'promote':\n"
-        "    (models, exit_code), *later = json.loads(outcomes.read_text())\n"
-        "    in_use.write_text(json.dumps(models))\n"
-        "    outcomes.write_text(json.dumps(later))\n"
-        "    sys.exit(exit_code)\n"
-    )
-    path.chmod(0o755)
-    return path
+#: Its `promote` takes its outcomes from a file, one each time.
+STAND_IN: Final = """
+in_use, outcomes = folder / "in_use.json", folder / "outcomes.json"
+if command == "status":
+    models = json.loads(in_use.read_text())
+    versions = {network: {"version": name} for network, name in models.items()}
+    print(json.dumps({"in_use": versions}))
+if command == "promote":
+    (models, exit_code), *later = json.loads(outcomes.read_text())
+    in_use.write_text(json.dumps(models))
+    outcomes.write_text(json.dumps(later))
+    sys.exit(exit_code)
+"""
 
 
 class Site:
@@ -62,7 +52,7 @@ class Site:
             (dags / path.name).symlink_to(path)
         self._home = AirflowHome(
             folder / "airflow",
-            HEP_PIPELINE_PYTHON=str(write_stand_in(folder)),
+            HEP_PIPELINE_PYTHON=str(write_stand_in(folder, STAND_IN)),
             HEP_PIPELINE_DIR=str(folder),
             AIRFLOW__CORE__DAGS_FOLDER=str(dags),
         )

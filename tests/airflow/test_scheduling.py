@@ -6,14 +6,13 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from airflow_home import DAG_ID, AirflowHome
+from airflow_home import DAG_ID, AirflowHome, write_stand_in
 from ranks import processes_of
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2400)]
@@ -29,22 +28,14 @@ SILENT_SECONDS: Final = 45
 COMMAND_SECONDS: Final = 1.0
 
 
-def write_stand_in(folder: Path) -> Path:
-    """Write an interpreter that records when each command began and ended."""
-    path = folder / "interpreter"
-    path.write_text(
-        f"#!{sys.executable}\n"
-        "import json, sys, time\n"
-        "if sys.argv[3] == 'config':\n"
-        f"    sys.exit(print(json.dumps({{'run_dir': {{'value': {str(folder / 'run')!r}}}}})))\n"
-        "begin = time.time()\n"
-        f"time.sleep({COMMAND_SECONDS})\n"
-        f"with open({str(folder / 'calls.jsonl')!r}, 'a') as file:\n"
-        "    call = {'words': sys.argv[3:], 'begin': begin, 'end': time.time()}\n"
-        "    print(json.dumps(call), file=file)\n"
-    )
-    path.chmod(0o755)
-    return path
+#: It records when each command began and ended.
+STAND_IN: Final = f"""
+begin = time.time()
+time.sleep({COMMAND_SECONDS})
+with open(folder / "calls.jsonl", "a") as file:
+    call = {{"words": [command, *options], "begin": begin, "end": time.time()}}
+    print(json.dumps(call), file=file)
+"""
 
 
 class Nights:
@@ -59,7 +50,7 @@ class Nights:
         self.silent_seconds = 0.0
         self.home = AirflowHome(
             folder / "airflow",
-            HEP_PIPELINE_PYTHON=str(write_stand_in(folder)),
+            HEP_PIPELINE_PYTHON=str(write_stand_in(folder, STAND_IN)),
             HEP_PIPELINE_CPU_POOL="one_slot",
             HEP_PIPELINE_GPU_POOL="one_slot",
             AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION="False",

@@ -209,6 +209,27 @@ def pipeline_python(folder: Path) -> Path:
     return path
 
 
+def write_stand_in(folder: Path, script: str) -> Path:
+    """Write an interpreter in place of the pipeline's, which answers `config`; returns its path.
+
+    For all other commands it runs a script in Python, which has `folder`, the `command` and its
+    `options`.
+    """
+    path = folder / "interpreter"
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "import json, sys, time\n"
+        "from pathlib import Path\n"
+        f"folder = Path({str(folder)!r})\n"
+        "command, *options = sys.argv[3:]\n"
+        "if command == 'config':\n"
+        "    sys.exit(print(json.dumps({'run_dir': {'value': str(folder / 'run')}})))\n"
+        f"{script}"
+    )
+    path.chmod(0o755)
+    return path
+
+
 def free_ports(index: int) -> list[int]:
     """Ports of this machine that nobody listens at."""
     with contextlib.ExitStack() as stack:
