@@ -81,14 +81,16 @@ def column_numbers(
             needed, or no numbers.
     """
     key = config_key(column)
-    remedy = f"Take it out of {COPIED_BRANCHES_KEY}; a number of a list can be a weight (ingest.weights)."
+    location = BranchLocation(f"{path}: branch '{source.branch}'", f"Correct {key}.")
+    if _holds_text(array) or array.ndim > 2:
+        raise _no_number_error(array, location)
+    remedy = (
+        f"Take it out of {COPIED_BRANCHES_KEY}; a number of a list can be a weight "
+        f"(ingest.weights)."
+    )
     if is_weight(column) or column.startswith(LABEL_PREFIX):
         remedy = f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
-    location = BranchLocation(f"{path}: branch '{source.branch}'", remedy)
-    if "string" in str(array.type.content):
-        raise WrongBranchTypeError(
-            f"{location.text} holds text; a number per event is needed.", f"Correct {key}."
-        )
+    location = location._replace(remedy=remedy)
     # A position names one number of a list per event; every list must have it.
     if source.position is not None:
         if array.ndim != 2:
@@ -209,6 +211,8 @@ def event_numbers(
     """
     if array.ndim == 1 and array.layout.is_numpy:
         return _convert(array.layout.data, location, dtype)
+    if _holds_text(array) or array.ndim > 2:
+        raise _no_number_error(array, location)
     offsets, values = list_numbers(array, location, dtype)
     counts = np.diff(offsets)
     if (counts != 1).any():
@@ -217,6 +221,17 @@ def event_numbers(
             f"holds {counts[event]} numbers in entry {first + event}; exactly one is needed."
         )
     return values
+
+
+def _holds_text(array: ak.Array) -> bool:
+    """Return whether a branch holds text, or lists of text."""
+    return "string" in str(array.type.content)
+
+
+def _no_number_error(array: ak.Array, location: BranchLocation) -> WrongBranchTypeError:
+    """Return the error about a branch with neither a number nor a list of numbers per event."""
+    content = "text" if _holds_text(array) else f"'{array.type.content}' per event"
+    return location.error(f"holds {content}; a number per event is needed.")
 
 
 def _convert(values: NDArray[Any], location: BranchLocation, dtype: str | None) -> NDArray[Any]:

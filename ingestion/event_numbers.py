@@ -11,8 +11,9 @@ import numpy as np
 
 from hep_core.input_errors import InputFileError
 from ingestion.branches import event_numbers
-from ingestion.layout import Branch, BranchNames
+from ingestion.layout import BranchNames
 from ingestion.same_events import UInt64s, mix_bits
+from ingestion.tree_branch import Branch
 
 #: Usual names, in any case of letters and with any separator.
 _USUAL_NAMES: Final = {

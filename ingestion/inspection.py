@@ -14,12 +14,13 @@ from ingestion.conflicts import content_identity, tree_identity
 from ingestion.errors import MissingBranchError, MissingTreeError, UnclosedFileError
 from ingestion.expressions import COLUMN_PREFIX, ColumnSource
 from ingestion.file_info import FileInfo
-from ingestion.layout import Branch, BranchNames, field_sources, is_fixed
+from ingestion.layout import BranchNames, field_sources, is_fixed
 from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
 from ingestion.settings import NO_WEIGHT, IngestSettings
 from ingestion.sources import SourceFile
 from ingestion.suggestions import key_of_field, lines_to_paste
+from ingestion.tree_branch import Branch
 from ingestion.weights import (
     check_weight_scale,
     generated_sum,

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import awkward as ak
-from uproot.interpretation.identify import UnknownInterpretation
-from uproot.interpretation.jagged import AsJagged
-from uproot.interpretation.objects import CannotBeAwkward
 from uproot.models.RNTuple import RField
 
-from hep_core.input_errors import DamagedFileError, nearest_names, translate_read_errors
-from ingestion.branches import BranchLocation, event_numbers, is_weight, list_numbers
+from hep_core.input_errors import nearest_names
+from ingestion.branches import event_numbers, is_weight, list_numbers
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
-from ingestion.packed_reals import packed_reals, read_branch
 from ingestion.schema import COLLECTIONS
+from ingestion.tree_branch import Branch
 
 #: Values of `ingest.branch_map` for the count of a collection that are no branches: candidates are
 #: the slots that are not padding (`filled`), or all slots (`all`).
@@ -36,95 +33,6 @@ _COUNTERS: Final = (
     "{}count",
     "{}multiplicity",
 )
-
-
-class Branch(NamedTuple):
-    """A branch of an open tree (or a field of an RNTuple), or one leaf of a branch with several."""
-
-    file: str
-    """Path of the file, for messages."""
-    path: str
-    """Full path of the branch in the tree, with the leaf."""
-    branch: Any
-    """The branch of uproot."""
-    leaf: str = ""
-    """Name of the leaf; empty for the whole branch."""
-
-    @property
-    def location(self) -> BranchLocation:
-        """The branch, for messages."""
-        return BranchLocation(f"{self.file}: branch '{self.path}'")
-
-    def read(self, first: int, last: int) -> ak.Array:
-        """The numbers of entries `first` to `last` (exclusive).
-
-        Raises:
-            WrongBranchTypeError: The numbers are in the branches below it.
-        """
-        self._check_holds_numbers()
-        return self.select_leaf(read_branch(self.branch, first, last))
-
-    def select_leaf(self, array: ak.Array) -> ak.Array:
-        """The numbers of the leaf, from those of the whole branch."""
-        return array[self.leaf] if self.leaf else array
-
-    def empty_array(self) -> ak.Array:
-        """An array without entries, which has the type of the branch.
-
-        Raises:
-            WrongBranchTypeError: The type cannot be read, or the numbers are in the branches below.
-            DamagedFileError: A merge described the baskets wrongly, or the branch lacks entries.
-        """
-        if isinstance(self.branch, RField):
-            with translate_read_errors(self.file, f"field '{self.path}'"):
-                return self.read(0, 0)
-        self._check_holds_numbers()
-        self._check_entries()
-        try:
-            interpretation = packed_reals(self.branch) or self.branch.interpretation
-            form = interpretation.awkward_form(self.branch.file)
-        except (UnknownInterpretation, CannotBeAwkward) as cause:
-            leaf_class = self.branch.member("fLeaves")[0].classname
-            raise WrongBranchTypeError(
-                f"{self.file}: branch '{self.path}' has a type that cannot be read "
-                f"({leaf_class}, '{self.branch.title}'). Write it as Float_t or Int_t, for example "
-                f"by Redefine and Snapshot of RDataFrame."
-            ) from cause
-        # Arrays of variable length need offsets; in a std::vector each list has a header instead.
-        is_array = isinstance(interpretation, AsJagged) and not interpretation.header_bytes
-        if is_array and self.branch.member("fEntryOffsetLen") == 0:
-            raise DamagedFileError(
-                f"{self.file}: branch '{self.path}' lacks the offsets of its lists: the first file "
-                f"of the merge (hadd) had no entries. ROOT too reads wrong values. Merge again "
-                f"without that file, or list the files themselves."
-            )
-        return self.select_leaf(ak.Array(form.length_zero_array()))
-
-    def _check_holds_numbers(self) -> None:
-        """Refuse a branch with branches below it, such as `MissingET` of Delphes.
-
-        Of a collection, ROOT stores in such a branch only how many objects each event has.
-        """
-        # Fields of an RNTuple show by their type that they hold records.
-        if self.leaf or isinstance(self.branch, RField) or not len(self.branch.branches):
-            return
-        paths = [f"{self.path}/{branch.name}" for branch in self.branch.branches]
-        raise _several_numbers_error(self, paths)
-
-    def _check_entries(self) -> None:
-        """Refuse a branch with another number of entries than its tree.
-
-        Its numbers cannot be assigned to the events of the tree.
-        """
-        num_entries = int(self.branch.num_entries)
-        num_in_tree = int(self.branch.tree.num_entries)
-        if num_entries != num_in_tree:
-            raise DamagedFileError(
-                f"{self.file}: branch '{self.path}' has {num_entries} of the {num_in_tree} entries "
-                f"of its tree: it was booked late, or not filled with each event, so nothing says "
-                f"to which events its numbers belong. Write the file again with the branch booked "
-                f"before the first event, or map another branch."
-            )
 
 
 class BranchNames(Mapping[str, Branch]):
@@ -177,10 +85,6 @@ class BranchNames(Mapping[str, Branch]):
                 "Give the full path of one in the config; equal paths cannot be told apart.",
             )
         return matches[0]
-
-    def numbers_below(self, branch: Branch) -> list[str]:
-        """The paths of the leaves, or branches of numbers, in a branch."""
-        return [path for path in self._by_path if path.startswith(f"{branch.path}/")]
 
     def __iter__(self) -> Iterator[str]:
         """A name of each branch: its last part if it is unique; else, and for a leaf, the path."""
@@ -245,8 +149,6 @@ def field_sources(
     arrays = {field: source.empty_array() for field, source in sources.items()}
     # Fields of candidates need lists of numbers, the missing energy one number per event.
     for field, array in arrays.items():
-        if array.fields:
-            raise _no_numbers_error(sources[field], names)
         location = sources[field].location
         if field.partition(".")[0] in COLLECTIONS:
             list_numbers(array, location, None)
@@ -264,6 +166,7 @@ def field_sources(
             branch_map=branch_map,
         )
         if counter is not None:
+            event_numbers(counter.empty_array(), counter.location, None, 0)
             sources[f"{collection}.count"] = counter
     return sources
 
@@ -297,24 +200,6 @@ def _counter(
             "Correct it in ingest.branch_map.",
         )
     return names[counter]
-
-
-def _no_numbers_error(branch: Branch, names: BranchNames) -> WrongBranchTypeError:
-    """The error about a branch of leaves or objects where numbers are needed."""
-    if paths := names.numbers_below(branch):
-        return _several_numbers_error(branch, paths)
-    return WrongBranchTypeError(
-        f"{branch.location.text} holds objects ({branch.branch.typename}), and only branches of "
-        f"numbers are read. Write pt, eta and phi of the objects as branches, for example by "
-        f"Define and Snapshot of RDataFrame."
-    )
-
-
-def _several_numbers_error(branch: Branch, paths: Iterable[str]) -> WrongBranchTypeError:
-    """The error about a branch whose numbers have these paths."""
-    choices = " or ".join(f"'{path}'" for path in paths)
-    location = branch.location._replace(remedy="Name one of them in its place in the config.")
-    return location.error(f"holds several numbers: {choices}.")
 
 
 def _check_distinct_momenta(sources: Mapping[str, Branch]) -> None:

@@ -24,7 +24,7 @@ from ingestion.errors import WrongBranchTypeError
 from ingestion.event_numbers import number_keys, number_sources
 from ingestion.expressions import COLUMN_PREFIX, ColumnSource, LabelRule
 from ingestion.file_info import FileInfo
-from ingestion.layout import FILLED, Branch, BranchNames, field_sources, is_fixed
+from ingestion.layout import FILLED, BranchNames, field_sources, is_fixed
 from ingestion.packed_reals import read_branch
 from ingestion.root_format import open_root
 from ingestion.schema import (
@@ -38,6 +38,7 @@ from ingestion.thresholds import (
     Mask,
     drop_padding,
 )
+from ingestion.tree_branch import Branch
 
 
 class RawEvents(NamedTuple):

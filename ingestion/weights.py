@@ -27,10 +27,11 @@ from ingestion.branches import (
 )
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.expressions import ColumnSource
-from ingestion.layout import Branch, BranchNames
+from ingestion.layout import BranchNames
 from ingestion.packed_reals import read_branch
 from ingestion.root_format import TREES
 from ingestion.settings import NO_WEIGHT
+from ingestion.tree_branch import Branch
 
 Floats = NDArray[np.float64]
 

@@ -282,7 +282,7 @@ def test_an_ambiguous_short_name_is_refused() -> None:
             r"holds several numbers: 'electron/PT' or 'electron/Charge'",
         ),
         ("jets.pt", "nJet", r"holds 'int32' per event; a list of numbers is needed"),
-        ("met", "name", r"holds 'string'"),
+        ("met", "name", r"holds text; a number per event is needed"),
         ("jets.pt", "p4", r"holds objects \(TLorentzVector\)"),
     ],
 )
