@@ -82,7 +82,7 @@ def evaluate_files(
                 events, train = new_events(run_folder, inputs, unfinished, found_models), []
             else:
                 check_particles(found_models, dataset.reading)
-                rates, files = _rates_of_split(run_folder)
+                rates, files = _rates_of_split(run_folder, dataset)
                 events = EvaluatedEvents("test split", dataset.files("test"), rates, files)
                 # The train split is for the comparison of training and test scores.
                 train = dataset.files("train")
@@ -175,13 +175,20 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
     return trained_models(trained.verified(), run_folder.config.classes)
 
 
-def _rates_of_split(run_folder: RunFolder) -> tuple[SelectionRates, Files]:
+def _rates_of_split(run_folder: RunFolder, dataset: FeatureDataset) -> tuple[SelectionRates, Files]:
     """Return rates of the samples [1/s, or events], and the input files, if the events still exist.
 
     Without the ingested events it prints why there are no rates, and returns none and no files.
     """
+    # A run beside this command may have put other features in use since.
+    evaluated_features = run_folder.store("features").version(dataset.folder.name)
+    replacements = {}
+    if evaluated_features is not None:
+        replacements["features"] = evaluated_features
     try:
-        upstream = run_folder.upstream(_EvaluateAnyModel(), command="evaluate-files")
+        upstream = run_folder.upstream(
+            _EvaluateAnyModel(), command="evaluate-files", replacements=replacements
+        )
     except MissingInputError as error:
         run_folder.say(f"  no rates: {error}")
         return SelectionRates(), ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,13 +27,14 @@ from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.rates import Rates
 from models.prediction import Candidate
 from models.saved_model import save_model
-from pipeline.commands.evaluate_files import _reference, evaluate_files
+from pipeline.commands.evaluate_files import _models, _reference, evaluate_files
 from pipeline.commands.new_events import EvaluatedEvents, _notes_about_rates, _samples, new_events
 from pipeline.config import Config
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.trained_models import FoundModel
+from pipeline.runs.version import Version
 from pipeline.stages.evaluation_task import SelectionRates
 
 
@@ -114,6 +115,33 @@ def test_events_of_the_test_split_count_by_the_rates_of_their_samples(
     assert list(evaluation.test) == nights.dataset.files("test")
     # The curve of over-training compares them with the training split.
     assert list(evaluation.train) == nights.dataset.files("train")
+
+
+def test_rates_are_those_of_the_evaluated_features_while_a_run_makes_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluations: list[Evaluation]
+) -> None:
+    nights = TrainedNights(tmp_path)
+    nights.train(1)
+    features_of_rates: list[str] = []
+
+    def find_models_during_a_run(*arguments: Any) -> list[FoundModel]:
+        models = _models(*arguments)
+        nights.make_features()
+        return models
+
+    def record_rates(_config: Any, upstream: Mapping[str, Version]) -> SelectionRates:
+        features_of_rates.append(upstream["features"].name)
+        return SelectionRates()
+
+    module = "pipeline.commands.evaluate_files"
+    monkeypatch.setattr(f"{module}._models", find_models_during_a_run)
+    monkeypatch.setattr(f"{module}.rates_of_run", record_rates)
+
+    evaluate_files(nights.run_folder, [], [], None)
+
+    (evaluation,) = evaluations
+    evaluated_features = {path.parent.parent.name for path in evaluation.test}
+    assert set(features_of_rates) == evaluated_features
 
 
 def test_without_its_events_the_test_split_is_evaluated_without_rates(
