@@ -14,6 +14,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runs.manifest import Improvement, Seconds, Time, VersionName
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outputs import OutputFile, changed_files, damaged_files, suspect_files
+from pipeline.runs.own_folders import keeping_claims
 from pipeline.runs.version_store import AnyVersion, VersionStore
 from pipeline.stages.table import STAGES
 from pipeline.terminal.grid import Grid
@@ -74,6 +75,8 @@ class Status(BaseModel):
 AnyStatus = TypeVar("AnyStatus", bound=VersionStatus)
 
 
+# It reads all files for minutes, and `clean` may remove none of these versions meanwhile.
+@keeping_claims()
 def status(run_folder: RunFolder, *, reads_all: bool = False) -> Status:
     """Return the version in use of each stage and the model of each network, with their damage.
 

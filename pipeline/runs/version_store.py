@@ -82,13 +82,17 @@ class VersionStore(ABC, Generic[AnyVersion]):
     def current(self) -> AnyVersion | None:
         """Return the version that the pointer names: the one in use.
 
-        None before the first version, or if earlier code made it.
+        None before the first version, or if earlier code made it. It is claimed before it is read,
+        so that `clean` leaves it; see `own_folders.claim`.
 
         Raises:
             RunFolderError: The pointer or the manifest is damaged.
         """
         name = self.name_in_use()
-        return None if name is None else self._read_version(name)
+        if name is None:
+            return None
+        own_folders.claim(self.folder / name)
+        return self._read_version(name)
 
     def readable_current(self) -> AnyVersion | None:
         """Return the version in use; None also if it is damaged, which `current` would raise."""

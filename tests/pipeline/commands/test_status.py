@@ -15,6 +15,7 @@ from hep_core.input_errors import UnreachableFileError
 from pipeline.runs import own_folders
 from pipeline.runs.kernel_cache import KERNELS
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.outputs import OutputFile
 from pipeline.runs.store import StageStore
 from pipeline.terminal.exit_codes import Exit
 
@@ -69,6 +70,25 @@ def test_status_shows_what_can_be_read_and_the_damage_beside_it(config: Path, da
     assert (status["train"]["version"] is None) == (damaged == "pointer")
     assert status["features"]["version"].startswith("0001-")
     assert status["in_use"]["hlf"]["promoted"] == "2026-01-01T00:00:00+00:00"
+
+
+def test_status_claims_the_versions_whose_files_it_reads(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims: dict[str, bool] = {}
+
+    def changed_files(folder: Path, _files: object) -> list[OutputFile]:
+        claims[folder.parent.name] = own_folders.is_claimed(folder)
+        return []
+
+    monkeypatch.setattr("pipeline.commands.status.changed_files", changed_files)
+
+    invoke("status", "--verify", "--config", config)
+
+    assert claims == dict.fromkeys(("ingest", "features", "train", "hlf"), True)
+    for stage in ("ingest", "features", "train"):
+        (version,) = (config.parent / "run" / stage).glob("0001-*")
+        assert not own_folders.is_claimed(version)
 
 
 def test_status_names_a_damaged_model(config: Path) -> None:
