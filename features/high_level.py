@@ -122,7 +122,7 @@ def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
 
     Raises:
         FeatureError: The function of a plugin fails, or returns another number of values, or
-            values that are not finite.
+            values that are not finite or beyond the range of float32.
     """
     num_events = len(events.met)
     hlf = np.empty((num_events, len(HIGH_LEVEL)), dtype=np.float32)
@@ -142,27 +142,89 @@ def _plugin_values(
     """The values of a plugin's feature, (num_events,).
 
     Raises:
-        FeatureError: The function fails, or the number of values is wrong, or some are not finite.
+        FeatureError: The function fails, or the number of values is wrong, or some are not finite
+            or beyond the range of float32.
     """
     title = f"the feature '{name}' ({feature.location})"
     try:
-        values = np.asarray(feature.function(events), dtype=np.float64)
+        returned = feature.function(_copy_arrays(events))
     except Exception as cause:
         line = _failing_line(cause, feature)
         error_name = type(cause).__name__
         raise FeatureError(f"{title} fails{line}: {error_name}: {cause}") from cause
 
+    values = _as_floats(returned, title)
     num_events = len(events.met)
     if values.shape != (num_events,):
         raise FeatureError(
-            f"{title} gives an array of shape {values.shape} for {num_events} events"
+            f"{title} gives an array of shape {values.shape} for {num_events} events; it needs one "
+            f"number for each event"
         )
-    num_not_finite = np.count_nonzero(~np.isfinite(values))
-    if num_not_finite:
+    is_finite = np.isfinite(values)
+    if not is_finite.all():
+        num_not_finite = np.count_nonzero(~is_finite)
         raise FeatureError(
             f"{title} gives {num_not_finite} of {num_events} events a number that is not finite"
+            f"{_first_event(events, ~is_finite)}"
+        )
+    is_too_large = abs(values) > np.finfo(np.float32).max
+    if is_too_large.any():
+        raise FeatureError(
+            f"{title} gives {np.count_nonzero(is_too_large)} of {num_events} events a number beyond "
+            f"the range of float32{_first_event(events, is_too_large)}"
         )
     return values
+
+
+def _copy_arrays(events: SelectedEvents) -> SelectedEvents:
+    """The same events in arrays of their own, so that a plugin may change them in place."""
+    lepton_fields = [values.copy() for values in events.leptons]
+    jet_fields = [values.copy() for values in events.jets]
+    return events._replace(
+        leptons=events.leptons._make(lepton_fields),
+        met=events.met.copy(),
+        met_phi=events.met_phi.copy(),
+        jets=events.jets._make(jet_fields),
+    )
+
+
+def _as_floats(returned: object, title: str) -> NDArray[np.float64]:
+    """What a plugin's function returned, as an array of float64; masked numbers are NaN.
+
+    Raises:
+        FeatureError: These are no real numbers. The message begins with `title`.
+    """
+    advice = "it needs an array of real numbers, one for each event"
+    try:
+        array = np.asarray(returned)
+        # Objects may be numbers of another library, such as the nullable ones of pandas.
+        if array.dtype == object:
+            array = np.asarray(returned, dtype=np.float64)
+    except Exception as cause:
+        type_name = type(returned).__name__
+        raise FeatureError(
+            f"{title} returns an object of the type {type_name}, and {advice}: {cause}"
+        ) from cause
+    # Truth values, integers and floating point numbers.
+    if array.dtype.kind not in "biuf":
+        raise FeatureError(f"{title} returns values of the type {array.dtype}, and {advice}")
+    values = array.astype(np.float64)
+    if isinstance(returned, np.ma.MaskedArray):
+        values[np.ma.getmaskarray(returned)] = np.nan
+    return values
+
+
+def _first_event(events: SelectedEvents, is_wrong: NDArray[np.bool_]) -> str:
+    """The text `; the first is entry ... of the file ...` of the first event with a wrong value.
+
+    It is empty for events without an identity, such as those of a notebook. `is_wrong`:
+    (num_events,) whether the value of an event is wrong.
+    """
+    records = events.records()
+    if not {"entry", "file_uuid"} <= {*records.fields}:
+        return ""
+    first = int(np.argmax(is_wrong))
+    return f"; the first is entry {records.entry[first]} of the file {records.file_uuid[first]}"
 
 
 def _failing_line(error: Exception, feature: FeatureFunction) -> str:
@@ -196,7 +258,9 @@ def check_independence(hlf: NDArray[np.float32], recomputed: NDArray[np.float32]
         recomputed_values = recomputed[:, column]
         if not np.allclose(values, recomputed_values, rtol=1e-5, atol=1e-6):
             raise FeatureError(
-                f"the feature '{name}' ({feature.location}) of an event depends on the other events"
+                f"the feature '{name}' ({feature.location}) of an event depends on the other events, "
+                f"on their order, on random numbers or on a counter: it has another value when it "
+                f"is computed again without the other events and in reverse order"
             )
 
 

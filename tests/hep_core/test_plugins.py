@@ -131,6 +131,36 @@ class Mine(NetworkSettings):
         "FeatureError",
         ("'own'", "other events"),
     ),
+    "is_random": (
+        feature("np.random.default_rng().uniform(size=len(events.met))"),
+        "FeatureError",
+        ("'own'", "random numbers"),
+    ),
+    "is_masked": (
+        feature("np.ma.masked_greater(events.met, 0)"),
+        "FeatureError",
+        ("'own'", "not finite", "entry"),
+    ),
+    "is_complex": (feature("events.met + 1j"), "FeatureError", ("'own'", "complex128")),
+    "is_text": (feature("events.met.astype(str)"), "FeatureError", ("'own'", "numbers")),
+    "is_a_date": (
+        feature("events.met.astype('datetime64[s]')"),
+        "FeatureError",
+        ("'own'", "datetime64"),
+    ),
+    "is_beyond_float32": (
+        feature("np.where(events.met > 0, 1e300, 0)"),
+        "FeatureError",
+        ("'own'", "float32", "entry"),
+    ),
+    "changes_its_input": (
+        feature("np.negative(events.met, out=events.met)")
+        + feature("events.met - events.records().met", name="second").replace(
+            "return", "assert (events.met >= 0).all(); return"
+        ),
+        "no error",
+        (),
+    ),
     "is_compiled_for_arrays": (
         feature()
         .replace("\ndef", "\n@numba.njit\ndef")
