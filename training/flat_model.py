@@ -15,7 +15,7 @@ from models.networks.lepton_frame import LeptonFrame
 from models.networks.scaling_layer import Standardize
 from training.algorithms.base import VectorModel
 from training.compiled.optimizer import is_finite
-from training.errors import FrozenNetworkError
+from training.errors import FrozenNetworkError, TrainingError
 from training.transports.basics import Vector
 
 
@@ -43,6 +43,7 @@ class FlatVectors(VectorModel):
     ) -> None:
         self.flat = flat
         self.shapes = shapes
+        self._shape = (flat.numel(),)
         self.gradient = flat.grad = gradient
         # On the CPU the host's views share memory with the tensors.
         on_host = flat.device.type == "cpu"
@@ -56,6 +57,7 @@ class FlatVectors(VectorModel):
 
     @override
     def read(self, out: Vector) -> None:
+        self._require_size(out)
         if self._host_parameters is not None:
             np.copyto(out, self._host_parameters)
         else:
@@ -63,6 +65,7 @@ class FlatVectors(VectorModel):
 
     @override
     def write(self, values: Vector) -> None:
+        self._require_size(values)
         if self._host_parameters is not None:
             np.copyto(self._host_parameters, values)
         else:
@@ -70,6 +73,7 @@ class FlatVectors(VectorModel):
 
     @override
     def read_gradient(self, out: Vector) -> None:
+        self._require_size(out)
         if self._host_gradient is not None:
             np.copyto(out, self._host_gradient)
         else:
@@ -77,10 +81,22 @@ class FlatVectors(VectorModel):
 
     @override
     def write_gradient(self, values: Vector) -> None:
+        self._require_size(values)
         if self._host_gradient is not None:
             np.copyto(self._host_gradient, values)
         else:
             self.gradient.copy_(torch.from_numpy(values))
+
+    def _require_size(self, vector: Vector) -> None:
+        """Raise TrainingError unless a vector has one element for each parameter.
+
+        A copy would repeat a single number for all parameters.
+        """
+        if np.shape(vector) != self._shape:
+            raise TrainingError(
+                f"a vector of shape {np.shape(vector)} cannot hold the {self.flat.numel()} "
+                f"parameters of the model. Make vectors by `model.empty()`"
+            )
 
     @override
     def gradient_is_finite(self) -> bool:

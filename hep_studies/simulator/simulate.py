@@ -126,8 +126,9 @@ def simulate(
             None,
             partition=partition,
         )
-        clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
+    for rank, trainer in enumerate(trainers):
+        clock.spawn(trainer.run(resume), f"worker {rank}")
     # Runs all training loops to their ends.
     clock.run()
     records = merge_records([trainer.history for trainer in trainers])

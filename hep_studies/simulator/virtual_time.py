@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
@@ -64,6 +65,11 @@ class VirtualTask:
             else:
                 until(self)
 
+    def close_unless_begun(self) -> None:
+        """Close a coroutine that has not begun; Python would warn that nobody awaits it."""
+        if inspect.getcoroutinestate(self._work) == inspect.CORO_CREATED:
+            self._work.close()
+
 
 class VirtualClock:
     """Runs tasks in one thread in the order of virtual time, and jumps over the time between.
@@ -121,9 +127,14 @@ class VirtualClock:
             StalledError: A task waits for an event that nothing will cause.
         """
         events = self._events
-        while events:
-            self.now, _, callback = heappop(events)
-            callback()
+        try:
+            while events:
+                self.now, _, callback = heappop(events)
+                callback()
+        except BaseException:
+            for task in self._tasks:
+                task.close_unless_begun()
+            raise
         stalled = [task.name for task in self._tasks if not task.has_ended]
         if stalled:
             raise StalledError(

@@ -5,6 +5,7 @@ It imports no torch, since the config reads them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
@@ -192,15 +193,47 @@ def algorithm(name: str, settings: type[MethodSettings], traits: Traits) -> Call
     `name: Literal[name]`, by which a config selects the method.
 
     Raises:
-        ValueError: The settings lack this field.
+        TypeError: The settings are of another base.
+        ValueError: The settings lack this field, the traits contradict each other, or the class
+            lacks a coroutine `step`.
     """
+    if not issubclass(settings, MethodSettings):
+        raise TypeError(f"{settings.__name__} must be a subclass of MethodSettings.")
     # The arguments of `Literal[name]` are the values that it allows.
     if get_args(settings.model_fields["name"].annotation) != (name,):
         raise ValueError(f"{settings.__name__} needs the field `name: Literal[{name!r}]`.")
+    if traits.synchronous and not traits.equal_steps:
+        raise ValueError(
+            f"the traits of '{name}' contradict each other: equal_steps=False needs "
+            f"synchronous=False, since workers that take each step together take equally many."
+        )
+    if traits.averages_models and not traits.exact_average:
+        raise ValueError(
+            f"the traits of '{name}' contradict each other: averages_models=True needs "
+            f"exact_average=True, since it says what is averaged exactly."
+        )
 
     def register(algorithm_class: A) -> A:
+        _require_step(name, algorithm_class)
         METHODS.register(name, Method(settings, traits, algorithm_class))
         algorithm_class.traits = traits
         return algorithm_class
 
     return register
+
+
+def _require_step(name: str, algorithm_class: type[Any]) -> None:
+    """Raise ValueError unless a class can be made, and has a coroutine `step`."""
+    class_name = algorithm_class.__name__
+    missing = sorted(getattr(algorithm_class, "__abstractmethods__", ()))
+    step = getattr(algorithm_class, "step", None)
+    if step is None:
+        missing = ["step"]
+    if missing:
+        raise ValueError(
+            f"the method '{name}' is incomplete: {class_name} lacks {', '.join(missing)}."
+        )
+    if not inspect.iscoroutinefunction(step):
+        raise ValueError(
+            f"{class_name}.step of the method '{name}' is no coroutine: write `async def step`."
+        )

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import HostNetworkSettings, Traits
+from training.errors import TrainingError
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import Layout, ParameterServer
 from training.transports.pushes import Push, Rule, Shard
@@ -342,9 +343,24 @@ class WindowAlgorithm(ServerAlgorithm):
         """Return the rule that adds this worker's change to the server."""
 
         def add(shard: Shard) -> None:
-            shard.vector += self.server_update(change[shard.elements], shard)
+            self._add_update(change[shard.elements], shard)
 
         return add
+
+    def _add_update(self, change: Vector, shard: Shard) -> None:
+        """Add what `server_update` returns to a shard.
+
+        Raises:
+            TrainingError: It has another shape than the shard.
+        """
+        update = self.server_update(change, shard)
+        if np.shape(update) != shard.vector.shape:
+            raise TrainingError(
+                f"{type(self).__name__}.server_update returns {type(update).__name__} of shape "
+                f"{np.shape(update)} for a change of shape {shard.vector.shape}. Return the array "
+                f"to add to the shard"
+            )
+        shard.vector += update
 
     def begin_window(self) -> None:
         """Continue from the last copy of the server, with counts of 0."""
@@ -374,4 +390,4 @@ class WindowAlgorithm(ServerAlgorithm):
             # A view of the copy, so that the rule changes `out`.
             vector, moments = out[elements], content[1:, elements]
             shard = Shard(index, int(clocks[index]), elements, vector, moments, counts=False)
-            shard.vector += self.server_update(change[elements], shard)
+            self._add_update(change[elements], shard)

@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
+import numpy as np
+
 from training.algorithms.base import Algorithm, Counters
+from training.errors import TrainingError
 from training.loop.metering import Meter
 from training.workloads.gradients import Sums
 from training.workloads.work import Work
@@ -125,7 +128,18 @@ class EpochStats:
             self._meter.seconds.update(states[0]["seconds"])
 
     def _read_counters(self) -> Counters:
-        return {**self._algorithm.counters(), **self._work.counters(), **self.loop_counters}
+        counters = self._algorithm.counters()
+        for name, count in counters.items():
+            # A method of a plugin may count with numbers of numpy, which JSON cannot hold.
+            if isinstance(count, np.generic):
+                counters[name] = count.item()
+            elif not isinstance(count, int | float | Counter):
+                method = type(self._algorithm).__name__
+                raise TrainingError(
+                    f"{method}.counters gives '{name}' an object of the type "
+                    f"{type(count).__name__}. A counter is a number, or a `Counter` of numbers"
+                )
+        return {**counters, **self._work.counters(), **self.loop_counters}
 
     def _count_since_begin(self, counters: Counters) -> Counters:
         """Return the counts of the epoch from the present counters.
@@ -134,7 +148,10 @@ class EpochStats:
         """
         counts: Counters = {}
         for name, count in counters.items():
-            counts[name] = count - self._counters_at_begin[name]
+            # A counter that came after the begin counts from 0.
+            if name in self._counters_at_begin:
+                count = count - self._counters_at_begin[name]  # noqa: PLW2901 - the count since then
+            counts[name] = count
         # The part before a restart may have counters that this part lacks, such as checkpoints.
         for name, count in self._counters_before_resume.items():
             _add_count(counts, name, count)

@@ -15,7 +15,7 @@ from training.algorithms.base import Algorithm, VectorModel, Worker
 from training.algorithms.registry import SlowMo, StaleSynchronous
 from training.compiled.muon import MuonOptimizer, hidden_matrices
 from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, optimizer_constants
-from training.errors import IdleSettingError
+from training.errors import IdleSettingError, TrainingError
 from training.flat_model import FlatModel
 from training.loop.torch_muon import TorchMuon
 from training.settings import OptimizerName, TrainSettings
@@ -53,13 +53,15 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
     If so configured, a bound on staleness wraps the method, and SlowMo wraps both.
 
     Raises:
-        TrainingError: The network does not suit the settings; see `check_suits_network`.
+        TrainingError: The network does not suit the settings; see `check_suits_network`. Or the
+            method of a plugin is incomplete.
     """
     check_suits_network(settings, model.shapes)
     update = ArrayOptimizer(optimizer_constants(settings))
     optimizer = make_optimizer(model, settings)
     worker = Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
     algorithm: Algorithm = settings.algorithm.algorithm_class(settings.algorithm, worker)
+    _require_usable(algorithm)
     if settings.staleness_bound is not None:
         algorithm = StaleSynchronous(algorithm, bound=settings.staleness_bound)
     if settings.slowmo is not None:
@@ -70,6 +72,27 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
             state_policy=settings.state_policy,
         )
     return algorithm
+
+
+def _require_usable(algorithm: Algorithm) -> None:
+    """Refuse a method of a plugin that the training could not use later on.
+
+    Raises:
+        TrainingError: `__init__` skips that of the base class, or workers that wait for nobody
+            have no model that others can read.
+    """
+    name = type(algorithm).__name__
+    if "actions" not in vars(algorithm):
+        raise TrainingError(
+            f"{name}.__init__ does not call that of its base class. Begin it with "
+            f"`super().__init__(settings, worker)`"
+        )
+    if not algorithm.traits.synchronous and type(algorithm).snapshot is Algorithm.snapshot:
+        raise TrainingError(
+            f"the traits of {name} say that its workers wait for nobody, but it has no `snapshot` "
+            f"of the model. Subclass `GossipAlgorithm` or `ServerAlgorithm`, define `snapshot`, or "
+            f"register it with synchronous=True"
+        )
 
 
 def check_suits_network(settings: TrainSettings, shapes: Sequence[Sequence[int]]) -> None:

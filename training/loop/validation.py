@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from training.algorithms.base import Algorithm, consensus_distance
-from training.errors import ShardError
+from training.errors import ShardError, TrainingError
 from training.flat_model import ModelState
+from training.loop.coroutines import require_awaited, watch_coroutines
 from training.loop.metering import Meter
 from training.loop.records import RunFiles
 from training.loop.worker_state import SharedBuffers
+from training.transports.basics import Vector
 from training.transports.transport import Transport
 from training.workloads.gradients import Sums, reduce_sums
 from training.workloads.work import ValidationPart, Work
@@ -61,6 +63,7 @@ class Validator:
         self._num_rows = num_rows
         self.best = BestModel()
         """The best model that this worker has validated."""
+        watch_coroutines()
 
     def restore_best(self, saved_models: Iterable[Mapping[str, Any]]) -> None:
         """Take over the best of some models of a checkpoint, given by the fields of `BestModel`."""
@@ -76,14 +79,17 @@ class Validator:
         """
         work, transport, meter = self._work, self._transport, self._meter
         meter.doing = "at the end of the epoch"
+        require_awaited()
         await self._algorithm.quiesce()
-        local_model, joint_model = work.model.empty(), work.model.empty()
+        local_model, joint_model = _unwritten(work), _unwritten(work)
         # The worker's own model is copied before `flush`, which may change it.
         with meter.attribute_all_to("validate"):
             await self._algorithm.current(local_model)
+            _require_written(local_model, self._algorithm.current)
         await self._algorithm.flush()
         with meter.attribute_all_to("validate"):
             await self._algorithm.result(joint_model)
+            _require_written(joint_model, self._algorithm.result)
             distance = await consensus_distance(local_model, joint_model, transport)
             state = ModelState(joint_model, await self._buffers.mean())
             share = ValidationPart(transport.rank, transport.world_size)
@@ -104,10 +110,12 @@ class Validator:
 
         The snapshot may mix models of different steps.
         """
+        require_awaited()
         self._meter.doing = "validating"
-        model = self._work.model.empty()
+        model = _unwritten(self._work)
         with self._meter.attribute_all_to("validate"):
             distance = await self._algorithm.snapshot(model)
+            _require_written(model, self._algorithm.snapshot)
             state = ModelState(model, await self._buffers.snapshot())
             sums = await self._work.validate(state, ValidationPart(0, 1))
         validation = self._describe(epoch, sums, distance)
@@ -156,3 +164,27 @@ class Validator:
         _, model, buffers = self.best
         if best_rank == transport.rank and model is not None and buffers is not None:
             files.save_best(ModelState(model.numpy(), buffers.numpy()))
+
+
+def _unwritten(work: Work) -> Vector:
+    """Return a vector of the size of the model, in which no model can have an element.
+
+    An element that stays so shows that a method wrote nothing there.
+    """
+    vector = work.model.empty()
+    vector.fill(np.finfo(vector.dtype).max)
+    return vector
+
+
+def _require_written(vector: Vector, write: Callable[..., object]) -> None:
+    """Raise TrainingError if a call of a method left elements of an `_unwritten` vector.
+
+    `write`: the function that was called.
+    """
+    num_unwritten = np.count_nonzero(vector == np.finfo(vector.dtype).max)
+    if num_unwritten:
+        raise TrainingError(
+            f"{write.__qualname__} left {num_unwritten} of the {vector.size} elements of `out` "
+            f"unwritten. Write the model into it, as by `out[:] = ...`; `out = ...` only gives the "
+            f"name to another vector"
+        )

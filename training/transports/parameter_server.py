@@ -31,6 +31,7 @@ from training.transports.pushes import (
     Shard,
     ShardChange,
     ShardSelection,
+    take_over,
 )
 
 
@@ -260,6 +261,9 @@ class ParameterServer:
         vector, moments = rows[0], rows[1:]
         view = Shard(shard, clock, elements, vector, moments)
         rule(view)
+        # A rule may also replace an array instead of changing it in place.
+        take_over(view.vector, vector, shard)
+        take_over(view.moments, moments, shard)
 
         if not all(is_finite(row) for row in rows):
             self._counts.refused += 1

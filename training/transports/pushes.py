@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from training.errors import TrainingError
 from training.transports.basics import Vector
 
 #: Type of the indices of elements in a message.
@@ -18,7 +19,7 @@ INDEX: Final = np.dtype(np.int32)
 class Shard:
     """A shard, or some elements of it, as a rule sees it during a push.
 
-    A rule changes the arrays in place; the server then writes them back.
+    A rule changes the arrays in place, or replaces them; the server then writes them back.
     """
 
     index: int
@@ -34,6 +35,23 @@ class Shard:
     """(num_moments, n): what the rules store for each element of `vector`."""
     counts: bool = True
     """Whether the clock counts this push; a rule changes it."""
+
+
+def take_over(changed: Vector, vector: Vector, shard: int) -> None:
+    """Copy an array that a rule may have put in place of another one into that one.
+
+    Raises:
+        TrainingError: It has another shape.
+    """
+    if changed is vector:
+        return
+    if np.shape(changed) != vector.shape:
+        raise TrainingError(
+            f"the rule of a push replaces an array of shard {shard} with the shape {vector.shape} "
+            f"by one of shape {np.shape(changed)}. Change the elements in place, as by "
+            f"`shard.vector += ...`"
+        )
+    vector[...] = changed
 
 
 Rule = Callable[[Shard], None]

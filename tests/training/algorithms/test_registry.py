@@ -36,12 +36,14 @@ class ToySettings(MethodSettings):
 
 @pytest.mark.usefixtures("registered")
 def test_a_name_belongs_to_one_method() -> None:
+    async def step() -> None: ...
+
     register = algorithm("toy", ToySettings, Traits())
-    register(type("First", (), {}))
+    register(type("First", (), {"step": step}))
     with pytest.raises(
         ValueError, match=r"method 'toy' is .* twice: as .*First.* and as .*Second.*Rename one"
     ):
-        register(type("Second", (), {}))
+        register(type("Second", (), {"step": step}))
     with pytest.raises(ValueError, match=r"ToySettings needs the field `name: Literal\['other'\]`"):
         algorithm("other", ToySettings, Traits())
 
