@@ -137,15 +137,26 @@ def plugin_error(error: BaseException) -> PluginError | None:
     """
     if isinstance(error, PluginError):
         return None
-    files = {module.__file__ for module in _loaded.values()}
     frames = traceback.extract_tb(error.__traceback__)
-    plugin_frames = [frame for frame in frames if frame.filename in files]
+    plugin_frames = [frame for frame in frames if _is_in_plugin(frame.filename)]
     if not plugin_frames:
         return None
     innermost = plugin_frames[-1]
     return PluginError(
         f"plugin {innermost.filename}, line {innermost.lineno}: {type(error).__name__}: {error}"
     )
+
+
+def _is_in_plugin(filename: str) -> bool:
+    """Whether a file is that of a plugin, or belongs to the package of an installed one."""
+    for module in _loaded.values():
+        if filename == module.__file__:
+            return True
+        package = sys.modules.get(module.__name__.partition(".")[0])
+        folders = getattr(package, "__path__", ())
+        if any(Path(filename).is_relative_to(folder) for folder in folders):
+            return True
+    return False
 
 
 def _import_module(name: str) -> ModuleType:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from hep_core.plugins import load_from_environment
+from hep_core.plugins import load_from_environment, plugin_error
 from hep_studies.run_result import evaluate_on_test, write_diverged, write_result
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.simulator.simulate import Simulated, simulate
@@ -66,7 +66,7 @@ def simulate_all(
             f"tmpfs there with mode 1777."
         ) from cause
     try:
-        run_of_future = {pool.submit(run_simulated, run, code): run for run in runs}
+        run_of_future = {pool.submit(run_in_pool, run, code): run for run in runs}
         for num_finished, future in enumerate(as_completed(run_of_future), 1):
             # Raises the error of the run, if it has one.
             future.result()
@@ -103,6 +103,22 @@ def _begin_process() -> None:
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def run_in_pool(run: PlannedRun, code: str) -> None:
+    """Simulate a run in a process of the pool; see `run_simulated`.
+
+    Raises:
+        PluginError: A plugin fails. Its line is in the message, since the traceback of an error
+            stays in its process.
+    """
+    try:
+        run_simulated(run, code)
+    except Exception as error:
+        cause = plugin_error(error)
+        if cause is None:
+            raise
+        raise cause from error
 
 
 def run_simulated(run: PlannedRun, code: str) -> None:

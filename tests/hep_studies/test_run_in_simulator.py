@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import pickle
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +16,7 @@ from example_study import example_plan
 from feature_datasets import write_dataset
 from simulated import settings, toy_network, toy_rows
 
+from hep_core import plugins
 from hep_studies import run_in_simulator
 from hep_studies.measures import diverged
 from hep_studies.plan import PlannedRun, Subject
@@ -216,3 +219,24 @@ def test_a_study_that_was_killed_continues_with_the_runs_that_are_missing(
     assert first.result is not None
     assert first.result.made_with == "commit 1"
     assert all(run.result is None for run in missing)
+
+
+def test_an_error_of_a_plugin_keeps_its_line_on_the_way_out_of_its_process(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception that comes out of another process has lost its traceback."""
+    path = tmp_path / "fails_in_simulator.py"
+    path.write_text("def fail(*_):\n    raise ValueError('mine')\n", encoding="utf-8")
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    plugins.load([str(path)])
+    module = sys.modules["plugin_fails_in_simulator"]
+    monkeypatch.delitem(sys.modules, "plugin_fails_in_simulator")
+    monkeypatch.setattr(run_in_simulator, "simulate_workload", module.fail)
+    run = simulated_plan(subject, tmp_path / "study")[0]
+
+    with pytest.raises(plugins.PluginError) as raised:
+        run_in_simulator.run_in_pool(run, "commit 1")
+
+    message = str(pickle.loads(pickle.dumps(raised.value)))  # noqa: S301 - it is ours
+    assert message == f"plugin {path}, line 2: ValueError: mine"
