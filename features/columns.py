@@ -346,6 +346,13 @@ def add_high_level(feature: Feature) -> None:
         raise ValueError(
             f"the features have a column '{feature.name}' already; give yours another name"
         )
+    for name in (*COLUMNS, *INPUT_COLUMNS):
+        if name.casefold() == feature.name.casefold():
+            raise ValueError(
+                f"the features have a column '{name}', and '{feature.name}' differs from it in "
+                f"small and capital letters only, which Spark and SQL do not tell apart; give "
+                f"yours another name"
+            )
     if not feature.unit or not feature.meaning:
         raise ValueError(
             f"the feature '{feature.name}' needs a unit (`1` for a pure number) and a meaning"

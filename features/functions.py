@@ -5,6 +5,8 @@ It imports no kernels, so that the command line starts quickly.
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -60,19 +62,20 @@ def high_level_feature(
             name.
 
     Raises:
-        ValueError: There is such a column, or it has no unit, meaning or name.
+        TypeError: `needs` is a text.
+        ValueError: There is such a column, or it has no unit, meaning or name, or an argument or
+            the signature of the function is not as above.
     """
 
     def register(function: F) -> F:
         """Add the feature of a function to the tables; returns the function unchanged."""
         name = callable_name(function)
-        binning = None
-        if bins is not None:
-            binning = Binning(*bins)
-            if binning.bins < 1 or not binning.low < binning.high:
-                raise ValueError(
-                    f"the bins of '{name}' are a number above 0, a lower and a higher edge"
-                )
+        _require_one_argument(name, function)
+        if isinstance(needs, str):
+            raise TypeError(f"'{name}' needs a list of branches: needs=[{needs!r}]")
+        if not 0 <= log_above < math.inf:
+            raise ValueError(f"log_above of '{name}' is a size: a number above 0, or 0")
+        binning = None if bins is None else _require_binning(name, bins)
         feature = Feature(
             name, unit, meaning, binning, log_above=log_above, rotation=rotation, label=label
         )
@@ -82,6 +85,40 @@ def high_level_feature(
         return function
 
     return register
+
+
+def _require_binning(name: str, bins: Any) -> Binning:
+    """The bins of a feature.
+
+    Raises:
+        ValueError: They are not a whole number above 0 and two finite edges in ascending order.
+    """
+    message = f"the bins of '{name}' are a number above 0, a lower and a higher edge: (20, 0, 1)"
+    try:
+        num_bins, low, high = bins
+        is_valid = num_bins == int(num_bins) >= 1 and -math.inf < low < high < math.inf
+    except (TypeError, ValueError) as cause:
+        raise ValueError(message) from cause
+    if not is_valid:
+        raise ValueError(message)
+    return Binning(int(num_bins), low, high)
+
+
+def _require_one_argument(name: str, function: Callable[..., Any]) -> None:
+    """Raise ValueError unless a function can be called with the events alone, and at once."""
+    if inspect.iscoroutinefunction(function):
+        raise ValueError(f"'{name}' is a coroutine; write `def` without `async`")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        # Functions of compiled libraries may have none.
+        return
+    try:
+        signature.bind(None)
+    except TypeError as cause:
+        raise ValueError(
+            f"'{name}' must take one argument, the events; `functools.partial` sets further ones"
+        ) from cause
 
 
 def builtin_feature(function: F) -> F:

@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from features.columns import INPUT_COLUMNS
 from hep_core.registry import PluginRegistry
+from hep_core.unknown_names import there_is_no
 
 
 class ReadFrom(StrEnum):
@@ -84,8 +86,9 @@ def network(name: str) -> Callable[[S], S]:
     """Register settings as the network of this name: a section of `model` in the config.
 
     Raises:
-        ValueError: There is such a network, the name cannot be that of a section, or a setting has
-            no default.
+        TypeError: The settings are of another base, or their inputs are a text.
+        ValueError: There is such a network, the name cannot be that of a section, a setting has no
+            default, or the settings lack inputs or `build`.
     """
 
     def register(settings: S) -> S:
@@ -95,15 +98,39 @@ def network(name: str) -> Callable[[S], S]:
                 f"'{name}' cannot be the name of a network: "
                 "give another one, of letters, digits and _"
             )
+        if not issubclass(settings, NetworkSettings):
+            raise TypeError(f"{settings.__name__} must be a subclass of NetworkSettings")
         required = [key for key, field in settings.model_fields.items() if field.is_required()]
         if required:
             raise ValueError(f"the settings of '{name}' need defaults: {', '.join(required)}")
+        _require_inputs(name, settings)
+        if settings.build is NetworkSettings.build and not settings.classifier:
+            raise ValueError(
+                f"the settings of '{name}' need a function `build`, as NetworkSettings"
+            )
         # The class itself stores its name.
         settings.name = name
         NETWORKS.register(name, settings)
         return settings
 
     return register
+
+
+def _require_inputs(name: str, settings: type[Any]) -> None:
+    """Refuse settings of a network that do not name its inputs.
+
+    Raises:
+        TypeError: The inputs are a text.
+        ValueError: There are none, or no such input.
+    """
+    inputs = getattr(settings, "inputs", ())
+    if isinstance(inputs, str):
+        raise TypeError(f"inputs of '{name}' are a tuple: ({inputs!r},)")
+    if not inputs:
+        raise ValueError(f"the settings of '{name}' need inputs, such as ('hlf',)")
+    for input_name in inputs:
+        if input_name not in INPUT_COLUMNS:
+            raise ValueError(f"'{name}': {there_is_no('input', input_name, INPUT_COLUMNS)}")
 
 
 class ParticleNetworkSettings(NetworkSettings):

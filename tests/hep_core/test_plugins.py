@@ -67,6 +67,15 @@ def registered(callable_text: str, *definitions: str) -> str:
     return "\n".join([*lines, f'high_level_feature(unit="1", meaning="x")({callable_text})', ""])
 
 
+def network_of(imports: str, *lines: str) -> str:
+    """A plugin with a network of these lines."""
+    body = "\n    ".join(lines)
+    return (
+        "from models.networks.network_settings import NetworkSettings, network\n"
+        f"{imports}\n@network('own_network')\nclass Mine(NetworkSettings):\n    {body}\n"
+    )
+
+
 #: Source, expected error, and texts of its message, by the plugin's name.
 PLUGINS = {
     "shadows_a_feature": (feature(name="met"), "PluginError", ("line 4", "'met'", "another name")),
@@ -117,6 +126,63 @@ class Mine(NetworkSettings):
         "PluginError",
         ("line 4", "'own'", "bins"),
     ),
+    "has_two_edges": (
+        feature().replace('meaning="x"', 'meaning="x", bins=(0, 5)'),
+        "PluginError",
+        ("line 4", "'own'", "bins"),
+    ),
+    "has_infinite_bins": (
+        feature().replace('meaning="x"', 'meaning="x", bins=(5, 0, np.inf)'),
+        "PluginError",
+        ("line 4", "'own'", "bins"),
+    ),
+    "needs_letters": (
+        feature().replace('meaning="x"', 'meaning="x", needs="Vertex_size"'),
+        "PluginError",
+        ("line 4", "'own'", "needs=['Vertex_size']"),
+    ),
+    "has_a_negative_scale": (
+        feature().replace('meaning="x"', 'meaning="x", log_above=-1'),
+        "PluginError",
+        ("line 4", "'own'", "log_above"),
+    ),
+    "takes_nothing": (
+        feature().replace("own(events)", "own()"),
+        "PluginError",
+        ("line 4", "'own'", "one argument"),
+    ),
+    "takes_two": (
+        feature().replace("own(events)", "own(events, jets)"),
+        "PluginError",
+        ("line 4", "'own'", "one argument"),
+    ),
+    "is_a_coroutine": (
+        feature().replace("def own", "async def own"),
+        "PluginError",
+        ("line 4", "'own'", "async"),
+    ),
+    "differs_in_capitals": (
+        feature(name="MET"),
+        "PluginError",
+        ("line 4", "'met'", "small and capital"),
+    ),
+    "is_no_settings_of_a_network": (
+        network_of("from pydantic import BaseModel as NetworkSettings", "width: int = 1"),
+        "PluginError",
+        ("line 3", "NetworkSettings"),
+    ),
+    "has_no_inputs": (network_of("", "width: int = 1"), "PluginError", ("line 3", "inputs")),
+    "has_unknown_inputs": (
+        network_of("", "inputs = ('particle',)", "def build(self, scalers, num_classes): ..."),
+        "PluginError",
+        ("line 3", "'particle'", "'particles'"),
+    ),
+    "has_a_text_as_inputs": (
+        network_of("", "inputs = ('hlf')", "def build(self, scalers, num_classes): ..."),
+        "PluginError",
+        ("line 3", "inputs", "('hlf',)"),
+    ),
+    "builds_nothing": (network_of("", "inputs = ('hlf',)"), "PluginError", ("line 3", "build")),
     "ends_the_process": ("import sys\nsys.exit(7)\n", "PluginError", ("line 2", "SystemExit")),
     "is_no_python": ("x = (\n", "PluginError", ("line 1",)),
     "fails": ("\n\nraise OSError('broken')\n", "PluginError", ("line 3", "broken")),
