@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from features.columns import Binning, Feature, RotationBehaviour, add_high_level
 from hep_core.plugin_functions import callable_name, python_function, remember_plugin
+from ingestion.schema import WEIGHT_PREFIX
 
 
 class FeatureFunction(NamedTuple):
@@ -70,6 +71,11 @@ def high_level_feature(
     def register(function: F) -> F:
         """Add the feature of a function to the tables; returns the function unchanged."""
         name = callable_name(function)
+        if name.startswith(WEIGHT_PREFIX):
+            raise ValueError(
+                f"'{name}': columns that begin with '{WEIGHT_PREFIX}' are those of ingest.weights, "
+                f"which are scaled as weights; give the feature another name"
+            )
         _require_one_argument(name, function)
         if isinstance(needs, str):
             raise TypeError(f"'{name}' needs a list of branches: needs=[{needs!r}]")

@@ -161,6 +161,11 @@ class Mine(NetworkSettings):
         "PluginError",
         ("line 4", "'own'", "async"),
     ),
+    "is_named_like_a_weight": (
+        feature(name="weight_of_jets"),
+        "PluginError",
+        ("line 4", "'weight_of_jets'", "ingest.weights"),
+    ),
     "differs_in_capitals": (
         feature(name="MET"),
         "PluginError",
