@@ -12,8 +12,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 from typing_extensions import override
 
+from training.errors import TrainingError
 from training.transports.basics import ExchangeCounts, Vector
 from training.transports.parameter_server import ParameterServer
 from training.transports.pushes import ALL_SHARDS, Push, Rule, ShardSelection
@@ -172,7 +174,11 @@ class MeteredTransport(Transport):
 
         In a ring of n workers, each sends n - 1 times an n-th of the vector to add up, and as much
         to spread the sum.
+
+        Raises:
+            TrainingError: MPI cannot add up such vectors.
         """
+        _require_summable(vector)
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
 
     @override
@@ -191,7 +197,7 @@ class MeteredTransport(Transport):
     @override
     async def shared_vector(self, vector: Vector) -> SharedVector:
         shared = await self._transport.shared_vector(vector)
-        return MeteredVector(shared, self._meter, vector.nbytes)
+        return MeteredVector(shared, self._meter, vector.nbytes, self.world_size)
 
     @override
     async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
@@ -286,15 +292,32 @@ class MeteredServer(ParameterServer):
         self._counted_bytes = sent_bytes
 
 
+def _require_summable(vector: Vector) -> None:
+    """Raise TrainingError unless MPI, and so each transport, can add up such vectors."""
+    if not isinstance(vector, np.ndarray):
+        problem = f"an object of the type {type(vector).__name__}"
+    elif vector.dtype.kind not in "iufc" or not vector.dtype.isnative:
+        problem = f"numbers of the type {vector.dtype}"
+    elif not vector.flags.c_contiguous:
+        problem = "an array that is not contiguous, such as every second element of another one"
+    else:
+        return
+    raise TrainingError(
+        f"an all-reduce cannot add up {problem}. Give it a contiguous array of numpy, as by "
+        f"`model.empty()`; the sum replaces its content"
+    )
+
+
 class MeteredVector(SharedVector):
-    """A shared vector of `nbytes` that records time and bytes.
+    """A shared vector of `nbytes` among some workers that records time and bytes.
 
     The bytes are those of averages that were made, not of those that were skipped, refused or lost.
     Those of an average in the background are counted at the first call after it.
     """
 
-    def __init__(self, vector: SharedVector, meter: Meter, nbytes: int) -> None:
+    def __init__(self, vector: SharedVector, meter: Meter, nbytes: int, world_size: int) -> None:
         self._vector, self._meter, self._nbytes = vector, meter, nbytes
+        self._world_size = world_size
         self._counted_averages = 0
 
     @property
@@ -312,20 +335,31 @@ class MeteredVector(SharedVector):
         with self._meter.communicating("changing the own model", self._vector):
             return await self._vector.add(change)
 
+    def _require_rank(self, rank: int) -> None:
+        """Raise TrainingError unless there is such a rank; a transport would count it as lost."""
+        if not 0 <= rank < self._world_size:
+            raise TrainingError(
+                f"there is no rank {rank} to exchange the model with: the ranks are 0 to "
+                f"{self._world_size - 1}"
+            )
+
     @override
     async def read_from_rank(self, rank: int, out: Vector) -> None:
+        self._require_rank(rank)
         self._meter.bytes += self._nbytes
         with self._meter.communicating(f"reading the model of rank {rank}", self._vector):
             await self._vector.read_from_rank(rank, out)
 
     @override
     async def average_with(self, partner: int) -> None:
+        self._require_rank(partner)
         with self._meter.communicating(f"averaging with rank {partner}", self._vector):
             await self._vector.average_with(partner)
         self._count_new_averages()
 
     @override
     async def begin_average_with(self, partner: int) -> bool:
+        self._require_rank(partner)
         with self._meter.communicating(f"averaging with rank {partner}", self._vector):
             is_begun = await self._vector.begin_average_with(partner)
         self._count_new_averages()

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from simulated import models, run
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters
+from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import METHODS, MethodSettings, Traits, algorithm
 from training.algorithms.server import (
     ServerAlgorithm,
@@ -34,6 +35,12 @@ class OwnSettings(MethodSettings):
     """Settings of a method of a user."""
 
     name: Literal["own"]
+
+
+class OwnGossipSettings(GossipSettings):
+    """Settings of a method of a user with random pairs."""
+
+    name: Literal["own-gossip"]
 
 
 class OwnServerSettings(ServerSettings):
@@ -230,3 +237,37 @@ def test_an_update_of_a_server_of_another_shape_is_named(update: Any) -> None:
 
     with pytest.raises(TrainingError, match=r"OwnWindow\.server_update.*\(51,\)"):
         run_server(OwnWindow, OwnWindowSettings)
+
+
+@pytest.mark.parametrize("partner", [-1, 2])
+@pytest.mark.parametrize("call", ["average_with", "begin_average_with", "read_from_rank"])
+def test_a_partner_that_is_no_rank_is_named(call: str, partner: int) -> None:
+    class OwnGossip(GossipAlgorithm):
+        async def step(self, *_: Any) -> None:
+            await self.read()
+            out = [self.model.empty()] if call == "read_from_rank" else []
+            await getattr(self.shared, call)(partner, *out)
+
+    traits = Traits(title="own", synchronous=False, equal_steps=False, pairs=True)
+    algorithm("own-gossip", OwnGossipSettings, traits)(OwnGossip)
+    with pytest.raises(TrainingError, match=rf"there is no rank {partner}.* 0 to 1"):
+        run(algorithm="own-gossip", workers=2)
+
+
+@pytest.mark.parametrize(
+    ("vector", "message"),
+    [
+        ([1.0, 2.0], "list"),
+        (np.zeros(4)[::2], "contiguous"),
+        (np.zeros(2, np.bool_), "bool"),
+        (np.zeros(2, ">f8"), ">f8"),
+        (np.zeros(2, object), "object"),
+    ],
+)
+def test_an_all_reduce_of_what_mpi_cannot_add_up_is_named(vector: Any, message: str) -> None:
+    class Sums(LocalSteps):
+        async def step(self, *_: Any) -> None:
+            await self.transport.all_reduce_sum(vector)
+
+    with pytest.raises(TrainingError, match=rf"all-reduce.*{message}"):
+        run_method(Sums)

@@ -45,7 +45,7 @@ def metered_transport(inner: Any, meter: Meter) -> MeteredTransport:
 
 
 def metered_vector(inner: Any, meter: Meter) -> MeteredVector:
-    return MeteredVector(inner, meter, nbytes=8)
+    return MeteredVector(inner, meter, nbytes=8, world_size=4)
 
 
 def metered_server(inner: Any, meter: Meter) -> MeteredServer:
