@@ -98,7 +98,7 @@ def network(name: str) -> Callable[[S], S]:
                 f"'{name}' cannot be the name of a network: "
                 "give another one, of letters, digits and _"
             )
-        if not issubclass(settings, NetworkSettings):
+        if NetworkSettings not in settings.__mro__:
             raise TypeError(f"{settings.__name__} must be a subclass of NetworkSettings")
         required = [key for key, field in settings.model_fields.items() if field.is_required()]
         if required:
