@@ -55,6 +55,9 @@ class FeatureDataset(NamedTuple):
     reading: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
     """Settings by which its events were read, as for `ingestion.settings.IngestSettings`, and
     whether the files have particles (`has_particles`); empty if unknown."""
+    plugin_code: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
+    """Digest of the code of the plugin that computed a feature, by `feature NAME`; empty without
+    plugins, and if unknown."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -80,8 +83,9 @@ class FeatureDataset(NamedTuple):
             splits = {}
             for name, groups in description["splits"].items():
                 splits[name] = [RowGroup(**group) for group in groups]
-            # A file may lack `reading`.
-            fields = {"reading": {}, **description, "folder": folder, "splits": splits}
+            # A file of an earlier release may lack these.
+            later_fields: dict[str, Any] = {"reading": {}, "plugin_code": {}}
+            fields = {**later_fields, **description, "folder": folder, "splits": splits}
             return cls._make(fields[name] for name in cls._fields)
         except (AttributeError, KeyError, TypeError) as cause:
             raise DatasetError(

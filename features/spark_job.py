@@ -87,6 +87,7 @@ def make_features(
     event_counter: Accumulator[int],
     num_tasks: Callable[[int], int],
     reading: Mapping[str, object] | None = None,
+    plugin_code: Mapping[str, str] | None = None,
     earlier: Iterable[KernelOutput] = (),
     count_mixed: Callable[[int], AbstractContextManager[Accumulator[int]]] | None = None,
 ) -> FeaturesResult:
@@ -108,6 +109,7 @@ def make_features(
         event_counter: Counts events whose kernels have run, for progress.
         num_tasks: Gives the number of Spark tasks for a number of pieces of work.
         reading: The settings by which the events were read, for `predict`.
+        plugin_code: Digests of the plugins that compute features; see `FeatureDataset`.
         earlier: Kernel outputs of earlier versions of the same code and settings, which are reused
             for unchanged events parts.
         count_mixed: Given the number of events to mix, opens a counter of mixed events.
@@ -183,6 +185,7 @@ def make_features(
         normalisation,
         str(parquet_dir) if is_remote(parquet_dir) else "",
         reading,
+        dict(plugin_code or {}),
     )
     dataset.save(columns=_scalers(written))
     num_reused = sum(result.is_reused for result in results)

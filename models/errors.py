@@ -39,6 +39,26 @@ class MissingPluginError(ModelInputError):
         )
 
 
+class PluginCodeError(ModelError):
+    """The code of a plugin has another meaning than where a model or its features were made.
+
+    `made` begins the message, as in `hlf was trained`. `plugins` are the files of the plugins now,
+    `parts` what is taken from them, such as `feature ht_ratio`.
+    """
+
+    def __init__(self, made: str, plugins: Sequence[str], parts: Sequence[str]) -> None:
+        source = f"plugin {', '.join(plugins)}"
+        # Code of a notebook has no file.
+        if not plugins:
+            source = "plugin"
+        part_names = ", ".join(parts)
+        super().__init__(
+            f"{made} with other code of the {source} ({part_names}). Make the features and train "
+            f"again (`python -m pipeline run`), or bring back that code; comments and formatting "
+            f"do not count. In a notebook, restart Python then."
+        )
+
+
 class UndefinedMetricError(ModelError):
     """A number cannot be computed from the events, such as the AUC of a class without events."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +40,9 @@ class ModelSpec(NamedTuple):
     """Settings by which the events of its training were read; empty if unknown."""
     plugins: list[str] = []  # noqa: RUF012 - never changed
     """Plugins of its training, files without their folders."""
+    plugin_code: dict[str, str] = {}  # noqa: RUF012 - never changed
+    """Digests of the plugins that it needs, by part such as `feature NAME` or `network NAME`; empty
+    if unknown."""
 
     def described(self) -> dict[str, Any]:
         """Return the description that every form of the network on disk contains, for JSON.
@@ -52,10 +56,13 @@ class ModelSpec(NamedTuple):
         return description
 
 
-def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
+def model_spec(
+    settings: NetworkSettings, dataset: Any, network_code: Mapping[str, str] | None = None
+) -> ModelSpec:
     """Collect the specification of a network from its settings and a dataset.
 
     `dataset` is a `features.dataset.FeatureDataset`. A scaler that it lacks is a `ModelInputError`.
+    `network_code` is the part of `ModelSpec.plugin_code` about the network; None for one of ours.
     """
     dataset_scalers = dataset.scaler()
     # Some inputs, such as the number of particles, are not scaled.
@@ -64,6 +71,8 @@ def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
     if missing:
         raise ModelInputError(f"the dataset has no scaler for {missing}. Make the features again.")
     scalers = {name: Scaler.from_json(dataset_scalers[name]) for name in scaled_inputs}
+    # Features of plugins are columns of `hlf`.
+    feature_code = dataset.plugin_code if "hlf" in settings.inputs else {}
     return ModelSpec(
         settings,
         list(dataset.classes),
@@ -71,6 +80,7 @@ def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
         dataset.definitions,
         dataset.reading,
         plugins.names(),
+        {**feature_code, **(network_code or {})},
     )
 
 
@@ -186,4 +196,5 @@ def _spec_from_json(description: dict[str, Any]) -> ModelSpec:
         description["definitions"],
         description.get("reading", {}),
         description.get("plugins", []),
+        description.get("plugin_code", {}),
     )

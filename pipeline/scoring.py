@@ -31,6 +31,7 @@ from models.prediction import Predictor
 from models.prediction_files import probability_branches
 from pipeline.event_tables import as_table
 from pipeline.runs.models_on_disk import find_models
+from pipeline.runs.plugin_code import check_plugin_code
 from pipeline.runs.trained_models import FoundModel, check_same_settings
 from pipeline.scoring_advice import advise_on_model, remedy_by_model
 
@@ -325,12 +326,14 @@ def load_classifier(path: str | Path, *, plugins: Sequence[str] = ()) -> EventCl
         PluginError: A plugin cannot be imported.
         MissingInputError: There is no model at the path, or there are several.
         ModelError: The model cannot be read, or does not say how its events were read.
+        PluginCodeError: Plugins that it needs have changed since its training.
     """
     load(plugins)
     models = find_models([str(path)])
     if len(models) > 1:
         names = ", ".join(model.candidate.name for model in models)
         raise ModelError(f"{path} holds several models: {names}. Name one of these folders.")
+    check_plugin_code(models)
     return EventClassifier.from_model(models[0])
 
 

@@ -47,6 +47,8 @@ class OnnxClassifier:
     """Definitions of the features of its training."""
     reading: dict[str, Any]
     """Settings by which the events of its training were read; empty if unknown."""
+    plugin_code: dict[str, str]
+    """Digests of the plugins of its training, by part; see `models.saved_model.ModelSpec`."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -71,6 +73,7 @@ class OnnxClassifier:
             definitions = json.loads(metadata["definitions"])
             reading = json.loads(metadata.get("reading", "{}"))
             plugins = json.loads(metadata.get("plugins", "[]"))
+            plugin_code = json.loads(metadata.get("plugin_code", "{}"))
             settings = settings_from_json(json.loads(metadata["settings"]))
             check_inputs_match(inputs, settings.inputs)
         except MissingPluginError as cause:
@@ -81,7 +84,7 @@ class OnnxClassifier:
             raise SavedModelError(
                 f"{path} has damaged metadata ({cause}). Export the model again."
             ) from cause
-        return cls(session, settings, classes, definitions, reading)
+        return cls(session, settings, classes, definitions, reading, plugin_code)
 
     def prepare(self, columns: Mapping[str, NDArray[Any]]) -> Feeds:
         """Make input arrays for `run`, from columns as for `models.inputs.input_arrays`."""

@@ -19,6 +19,7 @@ from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.own_folders import new_folder
+from pipeline.runs.plugin_code import check_plugin_code, feature_code
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import count_seen
 from pipeline.runs.trained_models import (
@@ -76,6 +77,7 @@ def evaluate_files(
         # Models that were trained on other features than those of the config are refused.
         reading = config.ingest.model_dump(mode="json")
         check_definitions(found_models, kernel_items(config.features), reading)
+        check_plugin_code(found_models, None if inputs else dataset)
         # The folder gets its name only once all is written.
         with new_folder(folder) as unfinished:
             if inputs or dataset is None:
@@ -133,8 +135,11 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
     if version is not None:
         dataset = FeatureDataset.load(version.verified().folder)
         has_same_settings = dataset.definitions == kernel_items(config.features)
+        # Beside new events, whose features are computed now, they train the reference.
+        has_same_code = is_needed or dataset.plugin_code in ({}, feature_code())
         if (
             has_same_settings
+            and has_same_code
             and _has_same_thresholds(dataset, config)
             and dataset.classes == config.classes
         ):

@@ -30,6 +30,7 @@ from pipeline.errors import ConfigError, cannot_write, full_disk_error
 from pipeline.machine.spark_jobs import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.own_folders import keeping_claims, new_folder
 from pipeline.scoring import FLAGS, EventClassifier, load_classifier
 from pipeline.scoring_notes import content_notes, training_note
@@ -209,10 +210,12 @@ def _file_names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
 def _cached_classifier(path: str) -> EventClassifier:
     """Load the classifier once in each Python worker of Spark, which runs several tasks.
 
-    The worker is a new process, so it imports the plugins of the user first.
+    The worker is a new process, so it imports the plugins of the user first. Their code was checked
+    where the command began; here may be copies without the files that they name.
     """
     load_from_environment()
-    return load_classifier(path)
+    (model,) = find_models([path])
+    return EventClassifier.from_model(model)
 
 
 def _score_on_spark(

@@ -37,6 +37,7 @@ from pipeline.runs.counters import TrainCounters
 from pipeline.runs.model_registry import Registry, model_digest
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.own_folders import claimed
+from pipeline.runs.plugin_code import check_plugin_code
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.trained_models import (
@@ -319,6 +320,7 @@ def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
     model = read_trained(name, folder)
     check_classes(model, dataset.classes)
     check_definitions([model], dataset.definitions, dataset.reading)
+    check_plugin_code([model], dataset)
     check_particles([model], dataset.reading)
     return model
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -91,15 +91,27 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
         elif "." in name:
             # An import also runs the packages around the module.
             pending.append(name.rpartition(".")[0])
-        for module_name, path in modules.items():
-            try:
-                module = _read_module(module_name, path, path.stat().st_mtime_ns)
-            except FileNotFoundError:
-                # It vanished since its folder was listed, so that nothing can import it.
-                continue
+        for module_name, module in _read_modules(modules).items():
             digests[module_name] = module.digest
             pending += [name for name in module.imports if _is_followed(module_name, name)]
     return dict(sorted(digests.items()))
+
+
+@cache
+def plugin_digest(module: str) -> str:
+    """Return a digest of the meaning of the whole plugin that has a module.
+
+    The first call counts: a process keeps the code that it has imported, whatever the file becomes.
+    It does not contain names of modules, nor our code that the plugin imports. It is empty for
+    modules of ours, and for code without a file, such as that of a notebook.
+    """
+    file = _file_of(module)
+    if file is None or _is_ours(module):
+        return ""
+    digest = hashlib.sha256()
+    for plugin_module in _read_modules(_plugin_modules(module, file)).values():
+        digest.update(plugin_module.digest.encode())
+    return digest.hexdigest()
 
 
 def _is_ours(module: str) -> bool:
@@ -177,6 +189,18 @@ def _file_of(module: str) -> Path | None:
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return file if file.is_file() else plugins.plugin_file(module)
+
+
+def _read_modules(files: Mapping[str, Path]) -> dict[str, _Module]:
+    """Return what is known of some modules, by name, from the files of their code."""
+    modules = {}
+    for name, file in files.items():
+        try:
+            modules[name] = _read_module(name, file, file.stat().st_mtime_ns)
+        except FileNotFoundError:
+            # It vanished since its folder was listed, so that nothing can import it.
+            continue
+    return modules
 
 
 @cache

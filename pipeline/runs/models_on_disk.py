@@ -11,6 +11,7 @@ from hep_core.paths import expand_path
 from models.export.onnx_classifier import OnnxClassifier
 from models.prediction import Candidate
 from pipeline.errors import ConfigError, MissingInputError
+from pipeline.runs.plugin_code import without_network
 from pipeline.runs.seen_events import dataset_of
 from pipeline.runs.trained_models import FoundModel, check_classes, read_trained
 from pipeline.runs.version import check_output_files
@@ -120,4 +121,6 @@ def _read(name: str, location: Path) -> FoundModel:
         exported.definitions,
         dataset_of(location.parent),
         exported.reading,
+        # The file holds the network itself, whose code is not run again.
+        without_network(exported.plugin_code),
     )

@@ -31,6 +31,9 @@ class FoundModel(NamedTuple):
     """The features that it was trained on; None if they are unknown or gone."""
     reading: Mapping[str, Any]
     """Settings by which the events of its training were read; empty if unknown."""
+    plugin_code: Mapping[str, str] = {}
+    """Digests of the plugins that it needs, by part; empty if unknown. See
+    `models.saved_model.ModelSpec`."""
 
 
 def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]:
@@ -68,7 +71,14 @@ def read_trained(name: str, folder: Path) -> FoundModel:
     lines = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
     history = [json.loads(line) for line in lines]
     candidate = Candidate(name, model, history)
-    return FoundModel(candidate, spec.classes, spec.definitions, dataset_of(folder), spec.reading)
+    return FoundModel(
+        candidate,
+        spec.classes,
+        spec.definitions,
+        dataset_of(folder),
+        spec.reading,
+        spec.plugin_code,
+    )
 
 
 def check_definitions(

@@ -60,7 +60,7 @@ class Evaluate(Stage):
         ]
         if config.evaluate.data:
             modules.append("pipeline.scoring")
-        if config.evaluate.data or any(dict(config.evaluate.systematics).values()):
+        if _computes_features(config):
             plugins = {code_module(feature.function) for feature in plugin_features().values()}
             modules += sorted(plugins)
         return tuple(modules)
@@ -127,6 +127,7 @@ class Evaluate(Stage):
         All networks must have the classes and the definitions of features of the dataset.
         """
         from features.dataset import FeatureDataset
+        from pipeline.runs.plugin_code import check_plugin_code, check_same_code
         from pipeline.runs.trained_models import check_definitions, trained_models
         from training.threads import use_threads
 
@@ -135,6 +136,9 @@ class Evaluate(Stage):
         dataset = FeatureDataset.load(context.upstream["features"].folder)
         models = trained_models(context.upstream["train"], dataset.classes)
         check_definitions(models, dataset.definitions, dataset.reading)
+        check_plugin_code(models, dataset)
+        if _computes_features(config):
+            check_same_code("the features of the test split were made", dataset.plugin_code)
         metrics = evaluate_models(
             config,
             context.console,
@@ -163,6 +167,11 @@ class Evaluate(Stage):
             inputs=data_file_records(context.inputs.details or []),
             checks=checks,
         )
+
+
+def _computes_features(config: Config) -> bool:
+    """Return whether features are computed here, of data or of events with shifted energies."""
+    return bool(config.evaluate.data) or any(dict(config.evaluate.systematics).values())
 
 
 def _summary(metrics: Mapping[str, Any]) -> str:

@@ -149,10 +149,12 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     from models.export.parity import PARITY_TOLERANCE, counts_to_compare, largest_difference
     from models.export.triton import triton_config
     from models.saved_model import load_model
+    from pipeline.runs.plugin_code import check_same_code
 
     training = context.upstream["train"].folder / network
     dataset = FeatureDataset.load(context.upstream["features"].folder)
     model, spec = load_model(training / "model")
+    check_same_code(f"{network} was trained", spec.plugin_code, dataset)
     folder, provenance = context.out_dir / network, _provenance(context, network)
     folder.mkdir()
     copy_record(training, folder)

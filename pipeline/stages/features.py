@@ -28,6 +28,7 @@ from pipeline.runs import own_folders
 from pipeline.runs.counters import IngestCounters, KernelCounters
 from pipeline.runs.kernel_cache import KERNELS
 from pipeline.runs.own_folders import claimed
+from pipeline.runs.plugin_code import feature_code
 from pipeline.runs.store import StageStore
 from pipeline.stages.base import Check, Context, Result, Stage
 from pipeline.stages.cutflow_files import write_cutflow
@@ -129,6 +130,7 @@ def _make_features(context: Context, kernels: Path) -> FeaturesResult:
             event_counter=progress.enter_context(count_on_bar("features", _num_ingested(context))),
             num_tasks=context.spark.num_tasks,
             reading=_reading(context),
+            plugin_code=feature_code(),
             count_mixed=partial(count_on_bar, "mixing"),
             earlier=_reusable_outputs(context),
         )

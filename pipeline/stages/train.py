@@ -15,6 +15,7 @@ from models.networks.registry import ModelName
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
+from pipeline.runs.plugin_code import network_code
 from pipeline.runs.provenance import now
 from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.stages.training_remarks import training_remarks
@@ -237,7 +238,8 @@ def _train(context: Context, plan: _TrainingPlan) -> dict[str, Any]:
 
     context.say(f"{plan.folder}: {describe(plan.settings)}")
     features = context.upstream["features"].folder.absolute()
-    workload = HepSettings(folder=features, network=plan.model)
+    code = network_code(plan.network)
+    workload = HepSettings(folder=features, network=plan.model, plugin_code=code)
     spec = RunSpec(workload, plan.settings, context.out_dir.absolute() / plan.folder)
     spec.out_dir.mkdir(exist_ok=True)
     start = _describe_start(spec)
@@ -247,9 +249,8 @@ def _train(context: Context, plan: _TrainingPlan) -> dict[str, Any]:
         launch = make_launcher(spec, context.start_spark, context.say)
         launch(on_progress=partial(_show_progress, bar), on_loss=context.say)
     # The first rank writes the summary at the end of the training.
-    summary: dict[str, Any] = json.loads(
-        (spec.out_dir / "summary.json").read_text(encoding="utf-8")
-    )
+    summary_text = (spec.out_dir / "summary.json").read_text(encoding="utf-8")
+    summary: dict[str, Any] = json.loads(summary_text)
     check_model_moved(plan.folder, plan.settings, summary)
     context.console.print(rank_table(summary))
     for sentence in training_remarks(summary):

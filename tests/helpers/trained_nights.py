@@ -46,7 +46,14 @@ class TrainedNights:
         )
         return self.dataset
 
-    def train(self, steps: int, *, seed: int = 1, networks: Sequence[str] = ("hlf",)) -> None:
+    def train(
+        self,
+        steps: int,
+        *,
+        seed: int = 1,
+        networks: Sequence[str] = ("hlf",),
+        plugin_code: dict[str, str] | None = None,
+    ) -> None:
         """Publish a training of a number of steps of Adam on all test events."""
         store = StageStore(self.run_dir, "train")
         folder = store.next_folder(f"{steps:08d}")
@@ -54,7 +61,8 @@ class TrainedNights:
         (folder / "hlf").mkdir()
         make_spec(self.dataset, folder / "hlf").save(folder / "hlf" / "run.json")
         network = fitted_network(self.dataset, steps, seed)
-        save_model(network, small_spec("hlf"), folder / "hlf" / "model")
+        spec = small_spec("hlf")._replace(plugin_code=plugin_code or {})
+        save_model(network, spec, folder / "hlf" / "model")
         summaries = dict.fromkeys(networks, TRAINING_SUMMARY)
         counters = {"networks": summaries, "further": {}}
         self.training = publish(self.run_dir, "train", folder, counters=counters).name

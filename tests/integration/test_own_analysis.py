@@ -156,6 +156,34 @@ def test_a_stage_is_stale_when_the_meaning_of_the_plugin_changes(analysis: Analy
     assert [line.split()[0] for line in stale_lines][:2] == ["features", "train"]
 
 
+def test_a_model_is_refused_when_the_meaning_of_its_plugin_changed(
+    analysis: Analysis, tmp_path: Path
+) -> None:
+    file = str(SAMPLES / "ttbar_13TeV_PU20_0.root")
+    exported = str(analysis.output("export") / "residual" / "model.onnx")
+    commands = {
+        "met_significance": ("predict", file, "--model", exported, "--out", str(tmp_path / "out")),
+        "num_vertices": ("evaluate-files", "--inputs", f"ttbar={file}"),
+        "network residual": ("export", "--force"),
+    }
+    parts = [*(f"feature {name}" for name in OWN_FEATURES), "network residual"]
+    model = analysis.read_json("train", "residual/model/model.json")
+    text = analysis.plugin.read_text(encoding="utf-8")
+    try:
+        analysis.plugin.write_text(text.replace("+ 1)", "+ 2)"), encoding="utf-8")
+        refused = {part: analysis.pipeline(*command) for part, command in commands.items()}
+    finally:
+        analysis.plugin.write_text(text, encoding="utf-8")
+
+    assert list(model["plugin_code"]) == parts
+    assert len(set(model["plugin_code"].values())) == 1
+    for part, completed in refused.items():
+        message = " ".join(completed.stderr.split())
+        assert completed.returncode == 1, message
+        assert "was trained with other code of the plugin" in message
+        assert part in message
+
+
 def test_an_error_in_the_plugin_names_its_line(analysis: Analysis) -> None:
     text = analysis.plugin.read_text(encoding="utf-8")
     partners = "return range(world_size) if"

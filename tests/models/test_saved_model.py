@@ -59,6 +59,7 @@ def test_a_saved_model_gives_the_same_numbers(tmp_path: Path, name: ModelName) -
         definitions={"isolation_cone": 0.4},
         reading={"tree": "Events"},
         plugins=["own_features.py"],
+        plugin_code={"feature own": "a digest"},
     )
     save_model(model, spec, tmp_path / "model")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +27,16 @@ from training.workloads.workload import Split, Workload, network_dtype
 class HepEvents(Workload):
     """Events of a features dataset, and one of the networks of `models.networks.registry`.
 
-    `folder`: folder of the dataset. `network`: settings of the network.
+    `folder`: folder of the dataset. `network`: settings of the network. `network_code`: digest of
+    its plugin, for the saved model.
 
     Raises:
         ShardError: The training or validation split has no events.
     """
 
-    def __init__(self, folder: Path, network: NetworkSettings) -> None:
+    def __init__(
+        self, folder: Path, network: NetworkSettings, network_code: Mapping[str, str]
+    ) -> None:
         self.dataset = FeatureDataset.load(folder)
         for split in ("train", "val"):
             if not self.dataset.num_rows(split):
@@ -40,7 +44,7 @@ class HepEvents(Workload):
                     f"the {split} split of {folder} has no events. Make the features again, from "
                     f"more."
                 )
-        self._spec = model_spec(network, self.dataset)
+        self._spec = model_spec(network, self.dataset, network_code)
 
     @override
     def group_rows(self, split: Split) -> list[int]:

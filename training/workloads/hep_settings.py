@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from typing_extensions import override
 
 from features.dataset import FeatureDataset
@@ -28,6 +28,8 @@ class HepSettings(BaseSettings):
     """Folder of the features dataset."""
     network: NetworkSettings
     """The network, or a mapping with its `name` and settings."""
+    plugin_code: dict[str, str] = Field(default={})
+    """Digest of the plugin of the network, for the saved model; empty if it is ours."""
 
     @field_validator("network", mode="before")
     @classmethod
@@ -53,7 +55,7 @@ class HepSettings(BaseSettings):
     def open(self) -> Workload:
         from training.workloads.hep import HepEvents
 
-        return HepEvents(self.folder, self.network)
+        return HepEvents(self.folder, self.network, self.plugin_code)
 
     @override
     def train_group_rows(self) -> list[int]:
@@ -63,4 +65,6 @@ class HepSettings(BaseSettings):
 
     @override
     def to_json(self, write_path: Callable[[Path], str]) -> dict[str, Any]:
-        return {"dataset": write_path(self.folder), "model": self.network.to_json()}
+        dataset = write_path(self.folder)
+        model = self.network.to_json()
+        return {"dataset": dataset, "model": model, "plugin_code": self.plugin_code}

@@ -32,7 +32,11 @@ def workload_from_json(
     yet is registered by the import of its module. `read_path`: reads text as a path.
     """
     if "workload" not in content:
-        return HepSettings(folder=read_path(content["dataset"]), network=content["model"])
+        return HepSettings(
+            folder=read_path(content["dataset"]),
+            network=content["model"],
+            plugin_code=content.get("plugin_code", {}),
+        )
     settings = dict(content["workload"])
     if settings.get("folder") is not None:
         settings["folder"] = read_path(settings["folder"])

@@ -79,7 +79,10 @@ def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) ->
 def test_the_metadata_describe_inputs_outputs_and_origin(tmp_path: Path, name: ModelName) -> None:
     definitions = {"jet_min_pt": 30.0}
     reading = {"tree": "Events"}
-    spec = small_spec(name)._replace(definitions=definitions, reading=reading)
+    plugin_code = {"feature own": "a digest"}
+    spec = small_spec(name)._replace(
+        definitions=definitions, reading=reading, plugin_code=plugin_code
+    )
 
     export_onnx(small_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)
 
@@ -96,6 +99,7 @@ def test_the_metadata_describe_inputs_outputs_and_origin(tmp_path: Path, name: M
         "definitions": definitions,
         "reading": reading,
         "plugins": [],
+        "plugin_code": plugin_code,
         "code": {"train": "commit 1", "export": "commit 2"},
         "digests": {"features": "aa", "network": "bb"},
         "working_points": PROVENANCE.working_points,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from command_line import SAMPLES
 from delphes_files import PARTICLE_BRANCHES, write_delphes
 from event_rows import distinct, event_row, lepton, track
 from feature_datasets import write_dataset
@@ -21,13 +22,13 @@ from stages_in_process import without_spark
 from trained_nights import TrainedNights
 
 from ingestion.errors import ConflictingFilesError
-from models.errors import ModelError
+from models.errors import ModelError, PluginCodeError
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.rates import Rates
 from models.prediction import Candidate
 from models.saved_model import save_model
-from pipeline.commands.evaluate_files import _models, _reference, evaluate_files
+from pipeline.commands.evaluate_files import _dataset, _models, _reference, evaluate_files
 from pipeline.commands.new_events import EvaluatedEvents, _notes_about_rates, _samples, new_events
 from pipeline.config import Config
 from pipeline.errors import ConfigError, MissingInputError
@@ -171,6 +172,39 @@ def test_a_model_of_other_thresholds_of_ingest_is_refused(
 
     with pytest.raises(ModelError, match=r"ingest\.min_track_pt 5\.0 instead of 0\.5"):
         evaluate_files(nights.run_folder, [str(other)], [], None)
+    assert not evaluations
+
+
+def state_plugin_code(nights: TrainedNights, code: dict[str, str]) -> None:
+    """Let the features state digests of the plugins that computed them."""
+    nights.dataset._replace(plugin_code=code).save(columns={})
+    features = nights.run_folder.store("features")
+    version = features.current()
+    assert version is not None
+    record_as_written(features, version)
+
+
+@pytest.mark.usefixtures("evaluations")
+def test_features_of_other_code_of_a_plugin_are_no_reference_for_new_events(tmp_path: Path) -> None:
+    nights = TrainedNights(tmp_path)
+    assert _dataset(nights.run_folder, is_needed=False) is not None
+
+    state_plugin_code(nights, {"feature own": "before"})
+
+    assert _dataset(nights.run_folder, is_needed=False) is None
+    assert _dataset(nights.run_folder, is_needed=True) is not None
+
+
+@pytest.mark.parametrize("inputs", [[], [f"qcd={SAMPLES}/qcd_13TeV_PU20_0.root"]])
+def test_a_model_of_other_code_of_a_plugin_is_refused(
+    tmp_path: Path, evaluations: list[Evaluation], inputs: list[str]
+) -> None:
+    nights = TrainedNights(tmp_path)
+    nights.train(1, plugin_code={"feature own": "before"})
+    state_plugin_code(nights, {"feature own": "now"})
+
+    with pytest.raises(PluginCodeError, match="feature own"):
+        evaluate_files(nights.run_folder, [], inputs, None)
     assert not evaluations
 
 

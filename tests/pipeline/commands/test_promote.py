@@ -299,6 +299,18 @@ def test_a_model_with_unknown_training_events_is_refused_unless_forced(
     assert reason.endswith("gone or damaged. `promote --force` puts the new one in use anyway.")
 
 
+def test_a_model_of_other_code_of_a_plugin_is_not_promoted(nights: TrainedNights) -> None:
+    nights.dataset._replace(plugin_code={"feature own": "now"}).save(columns={})
+    record_files(nights, "features")
+    nights.train(5, plugin_code={"feature own": "before"})
+
+    with pytest.raises(PromotionError, match="hlf was trained with other code of the plugin"):
+        nights.promote()
+
+    nights.train(5, plugin_code={"feature own": "now"})
+    assert nights.promote()[0]
+
+
 def test_a_model_in_use_knows_its_training_events_after_a_move_of_the_run_folder(
     nights: TrainedNights, tmp_path: Path
 ) -> None:

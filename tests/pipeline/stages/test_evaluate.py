@@ -17,11 +17,13 @@ from rich.console import Console
 
 from features.kernels import EnergyScales
 from features.settings import FeatureSettings
-from models.errors import UndefinedMetricError
+from models.errors import PluginCodeError, UndefinedMetricError
 from models.evaluation.rates import Rates
+from models.prediction import Candidate
 from pipeline.config import Config
 from pipeline.errors import MissingInputError
 from pipeline.runs.manifest import StageManifest
+from pipeline.runs.trained_models import FoundModel
 from pipeline.runs.version import Version
 from pipeline.stages.evaluate import Evaluate, evaluate_models
 from pipeline.stages.evaluation_task import SelectionRates, make_task, rates_of_run, task_of_run
@@ -353,6 +355,35 @@ def test_networks_predict_the_test_split_and_are_compared_with_the_training_spli
     assert options["train"] == dataset.files("train")
     assert options["reference"].folder == dataset.folder
     assert check.passed is (num_predicted == 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "computes_features"),
+    [({}, False), ({"data": ["data.root"]}, True), ({"systematics": {"jet_scale": 0.02}}, True)],
+    ids=["test split", "data", "shifted events"],
+)
+def test_a_model_is_refused_where_other_code_of_a_plugin_computes_features(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    computes_features: bool,
+) -> None:
+    code = {"feature own": "digest of the training"}
+    dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
+    dataset._replace(plugin_code=code).save(columns={})
+    network: Any = None
+    model = FoundModel(Candidate("hlf", network), [], dataset.definitions, None, {}, code)
+    monkeypatch.setattr("pipeline.runs.trained_models.trained_models", lambda *_: [model])
+    monkeypatch.setattr("pipeline.runs.trained_models.check_definitions", Mock())
+    monkeypatch.setattr("pipeline.stages.evaluate.task_of_run", Mock(side_effect=InterruptedError))
+    upstream = finished_stages(tmp_path)
+    upstream["features"] = replace(upstream["features"], folder=dataset.folder)
+    config = two_samples(tmp_path, qcd=None, ttbar=None, **settings)
+    context: Any = SimpleNamespace(config=config, upstream=upstream, console=None)
+
+    # The test split was computed by the code of the training, and is evaluated.
+    with pytest.raises(PluginCodeError if computes_features else InterruptedError):
+        Evaluate().run(context)
 
 
 def test_only_columns_and_classes_of_the_decorrelation_concern_the_evaluation(
