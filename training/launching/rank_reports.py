@@ -8,7 +8,6 @@ import re
 import shutil
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from hep_core.integrity import DamagedOutputError
 from hep_core.plugins import PluginError, plugin_error
 from models.errors import ModelError
 from training.errors import DivergedError, LaunchError, TrainingError
+from training.loop.watchdog import RunningTime
 from training.settings import TrainSettings
 
 #: The modules that ranks run.
@@ -266,7 +266,8 @@ _WAIT_OF_SRUN: Final = re.compile(r"^srun: .*(temporarily disabled|queued|waitin
 class StartLimit:
     """A thread that stops a launcher whose ranks do not start, or that does not end after a stall.
 
-    The time counts from the last news: a rank began, is in MPI, or trains.
+    The time counts from the last news: a rank began, is in MPI, or trains. Time in which this
+    process was suspended does not count.
 
     `settings`: number of ranks and the time without progress. `on_wait`: called now and then with a
     sentence about the wait of a long start.
@@ -299,7 +300,8 @@ class StartLimit:
         20 s; or the start has had no news for longer than the limit. Meanwhile a long start says
         what it waits for, after 20 s, 40 s, 80 s and so on.
         """
-        begin = last_news = time.monotonic()
+        running = RunningTime(most_seconds=self._limit_seconds / 2)
+        begin = last_news = running.seconds()
         last_heartbeats = -1
         silence_seconds = _SILENCE_SECONDS
         while not self._is_over.wait(_LOOK_SECONDS):
@@ -311,7 +313,7 @@ class StartLimit:
             # The sum of the times changes with each new or changed heartbeat.
             heartbeats = sum(path.stat().st_mtime_ns for path in heartbeat_paths)
             training = {path.name for path in self._files.signs.glob("rank-*")}
-            now = time.monotonic()
+            now = running.seconds()
             if now - begin > silence_seconds and not self._files.has_started:
                 reason = self._describe_wait(training)
                 self._on_wait(f"for {silence_seconds:g} s the start waits: {reason}")

@@ -30,12 +30,33 @@ class StallReport(NamedTuple):
     """Lines of the stack of its main thread."""
 
 
+class RunningTime:
+    """The time in which this process ran [s], for limits of other work.
+
+    A process that was suspended, by a batch system or with SIGSTOP, finds that much time has passed
+    in which nothing could happen. So a long time between two calls counts only as `most_seconds`.
+    """
+
+    def __init__(self, most_seconds: float) -> None:
+        self._most_seconds = most_seconds
+        self._last_call = time.monotonic()
+        self._seconds = 0.0
+
+    def seconds(self) -> float:
+        """Return the time since this object was made; call it regularly."""
+        now = time.monotonic()
+        self._seconds += min(now - self._last_call, self._most_seconds)
+        self._last_call = now
+        return self._seconds
+
+
 class Watchdog:
     """A thread that checks a worker's meter; if no rank makes progress for too long, the job ends.
 
     A rank that waits for slower ones records nothing either. So every rank with new records touches
     a file, and the run is at a standstill only if no file changes. Then each rank reports what it
-    was doing, for how long, and its stack, in `<folder>/rank-<n>.json`.
+    was doing, for how long, and its stack, in `<folder>/rank-<n>.json`. Time in which this process
+    was suspended does not count.
 
     `folder`: folder of the reports. `signs`: folder of the files that ranks touch. All ranks share
     both. `seconds`: time without progress that ends the run [s].
@@ -48,8 +69,10 @@ class Watchdog:
         self._seconds = seconds
         self._last_signs: dict[str, int] = {}
         """Time of change of each rank's file, at the last look [ns]."""
+        # The looks are a tenth of the limit apart, plus the sleep and the work of a look.
+        self._running = RunningTime(most_seconds=seconds / 2)
         self._last_change = 0.0
-        """Time of the clock at which a file changed last [s]."""
+        """Running time at which a file changed last [s]."""
         self._main_thread = threading.get_ident()
         self._meter: Meter
         self._thread = threading.Thread(target=self._watch_until_stall, daemon=True)
@@ -86,7 +109,7 @@ class Watchdog:
         If this rank made progress lately, its file is touched. A standstill is that neither this
         rank's meter nor any rank's file has changed within the limit.
         """
-        now = time.monotonic()
+        now = self._running.seconds()
         # Errors of storage count as no progress, since they would end this thread otherwise.
         with suppress(OSError):
             if meter.seconds_without_sign < self._seconds / 4:

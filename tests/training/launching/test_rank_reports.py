@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -24,6 +25,7 @@ from training.errors import LaunchError, StalledError
 from training.launching import launcher, memory_use, mpirun, rank_reports
 from training.launching.memory_use import MemoryWatch
 from training.launching.rank_reports import LaunchFiles, RankError, StartLimit
+from training.loop import watchdog
 from training.settings import TrainSettings
 
 #: A rank that does not come out of the start of MPI says this of itself.
@@ -152,6 +154,33 @@ def test_a_long_start_says_what_it_waits_for(
 
     assert messages[0].startswith("for 0.01 s the start waits: ")
     assert messages[0].endswith(awaited)
+
+
+def test_a_start_that_was_suspended_gets_the_whole_limit_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(watchdog, "time", clock)
+    monkeypatch.setattr(rank_reports, "_SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(rank_reports, "_LOOK_SECONDS", 0.01)
+    files = LaunchFiles(tmp_path)
+    files.log.touch()
+    messages: list[str] = []
+    stops: list[float] = []
+    limit = StartLimit(
+        files,
+        TrainSettings(workers=2),
+        stop=lambda: stops.append(clock.now),
+        on_wait=messages.append,
+    )
+    clock.now += 2.0
+    wait_until(lambda: len(messages) == 1, label="a first look", seconds=10)
+
+    clock.now += 1e6
+    wait_until(lambda: len(messages) > 4 or bool(stops), label="more looks", seconds=10)
+    limit.end()
+
+    assert stops == []
 
 
 def test_a_rank_killed_for_memory_before_the_first_step_is_not_started_again(
