@@ -18,7 +18,6 @@ from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.mixing import class_weights
 from features.scaling import ColumnStatistics, scaler_json
-from hep_core.integrity import DamagedOutputError
 from hep_core.random_streams import random_stream
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
@@ -175,21 +174,21 @@ def run_job(search: Search, trial: Trial, folder: Path) -> JobResult:
     The failure of a job is a result too, so that other jobs continue.
 
     `folder`: folder of the results; every task must reach it.
+
+    Raises:
+        DamagedOutputError, FeatureError, OSError: The features cannot be read. All trials read the
+            same files, so this is no result of one trial.
     """
     earlier_result = load_result(folder, trial)
     if earlier_result is not None:
         return earlier_result
+    _load(search.dataset, search.train.seed)
+    # The clock starts after the data are loaded. A process loads them once, and its first training
+    # would seem slow.
     started = time.perf_counter()
     num_parameters, folds, error = 0, list[Curves](), ""
     try:
-        _load(search.dataset, search.train.seed)
-        # The clock starts after the data are loaded. A process loads them once, and its first
-        # training would seem slow.
-        started = time.perf_counter()
         num_parameters, folds = _train(search, trial)
-    except DamagedOutputError:
-        # All other trials read the same files, so this is no result of one trial.
-        raise
     except Exception as problem:  # noqa: BLE001 - the table shows any error, and the other jobs continue
         error = f"{type(problem).__name__}: {problem}"
     result = JobResult(trial, num_parameters, folds, time.perf_counter() - started, error)

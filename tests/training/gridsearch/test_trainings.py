@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any, cast
 
@@ -138,6 +139,29 @@ def test_a_failed_job_is_listed_with_its_reason_and_run_again(
     assert [score.trial.batch_size for score in partial.scores] == [32]
     assert len(complete.scores) == 2
     assert complete.num_reused == 1
+
+
+def test_features_that_a_task_cannot_read_are_no_result_of_a_trial(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = {"hidden": [[6], [4]], "learning_rate": [0.01], "epochs": [2], "batch_size": [16, 32]}
+    search = make_search(dataset, grid)
+    load = trainings._load
+    num_loads = 0
+
+    def fail_at_first(folder: Path, seed: int) -> Any:
+        nonlocal num_loads
+        num_loads += 1
+        if num_loads == 1:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return load(folder, seed)
+
+    monkeypatch.setattr(trainings, "_load", fail_at_first)
+    with pytest.raises(OSError, match="Stale file handle"):
+        run_in_process(search, tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+    assert len(run_in_process(search, tmp_path).scores) == 2
 
 
 def test_every_axis_of_the_grid_changes_the_losses(dataset: FeatureDataset, tmp_path: Path) -> None:
