@@ -102,7 +102,8 @@ def train(
         partition=partition,
     )
     with without_denormals():
-        run_now(trainer.run(agreed_checkpoint(files.checkpoints, transport)))
+        end = Position(settings.epochs, 0)
+        run_now(trainer.run(agreed_checkpoint(files.checkpoints, transport, end=end)))
     # The last records of all ranks are written behind the barrier, for TensorBoard and the summary.
     run_now(transport.barrier())
     files.close()
@@ -112,18 +113,20 @@ def train(
     run_now(transport.barrier())
 
 
-def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Checkpoint | None:
+def agreed_checkpoint(
+    checkpoints: CheckpointFolder, transport: Transport, *, end: Position | None = None
+) -> Checkpoint | None:
     """Return the newest checkpoint that rank 0 sees, on all ranks; None if it sees none.
 
     Rank 0 sends its place to the others, since shared storage may show different checkpoints to the
-    ranks right after a crash.
+    ranks right after a crash. `end`: the end of the run, behind which none counts.
 
     Raises:
         CheckpointError: The checkpoint is damaged, or this rank does not see it.
     """
     # The message is epoch, step and number of workers, of which 0 means no checkpoint.
     message = np.zeros(3, dtype=np.int64)
-    latest = checkpoints.latest() if transport.rank == 0 else None
+    latest = checkpoints.latest(end=end) if transport.rank == 0 else None
     if latest is not None:
         message[:] = latest.epoch, latest.step, latest.world_size
     run_now(transport.broadcast(message))

@@ -130,10 +130,14 @@ class CheckpointFolder:
         self._written: deque[Path] = deque()
         """Files of this rank in the newest checkpoints, the oldest first."""
 
-    def latest(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint of these settings that is not damaged, or None."""
+    def latest(self, *, end: Position | None = None) -> Checkpoint | None:
+        """Return the newest complete checkpoint of these settings that is not damaged, or None.
+
+        `end`: the end of the run. Checkpoints behind it, of a run of more epochs, do not count.
+        """
         for checkpoint in self._with_these_settings():
-            if not checkpoint.describe_damage():
+            is_behind_end = end is not None and checkpoint.position > end
+            if not is_behind_end and not checkpoint.describe_damage():
                 return checkpoint
         return None
 

@@ -173,6 +173,16 @@ def test_a_checkpoint_belongs_to_one_setting(tmp_path: Path) -> None:
     assert old_run.latest() is None
 
 
+def test_a_run_of_fewer_epochs_does_not_continue_behind_its_end(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    at_end = write_checkpoint(folder, Position(2, 0))
+    newest = write_checkpoint(folder, Position(2, 5))
+
+    assert folder.latest() == newest
+    assert folder.latest(end=Position(2, 0)) == at_end
+    assert folder.latest(end=Position(1, 0)) is None
+
+
 def test_parts_from_before_a_return_to_an_earlier_position_do_not_count(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     write_checkpoint(folder, Position(1, 4))

@@ -32,7 +32,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def run(dataset: FeatureDataset, out_dir: Path, **settings: Any) -> list[Progress]:
     """Train, and return the progress that was reported."""
-    out_dir.mkdir()
+    out_dir.mkdir(exist_ok=True)
     reports: list[Progress] = []
     defaults = {"algorithm": "sgd", "epochs": 5, "batch_size": 16, "learning_rate": 0.01}
     train = TrainSettings.model_validate({**defaults, **settings})
@@ -91,6 +91,23 @@ def test_the_saved_model_has_the_lowest_validation_loss(
         assert torch.equal(short_run[name], weights)
     summary = json.loads((tmp_path / "long" / "summary.json").read_text())
     assert summary["best_epoch"] == best_epoch
+
+
+def test_fewer_epochs_in_the_same_folder_give_the_model_of_these_epochs(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
+    run(dataset, tmp_path / "short", epochs=2)
+    run(dataset, tmp_path / "again", epochs=4)
+
+    run(dataset, tmp_path / "again", epochs=2)
+
+    histories = [read_history(tmp_path / name) for name in ("short", "again")]
+    assert drop_times(histories[0]) == drop_times(histories[1])
+    summaries = [
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("short", "again")
+    ]
+    assert summaries[0]["samples"] == summaries[1]["samples"]
+    assert summaries[0]["best_epoch"] == summaries[1]["best_epoch"]
 
 
 def test_the_error_of_a_divergence_names_the_learning_rate(
