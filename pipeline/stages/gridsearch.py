@@ -137,6 +137,7 @@ def _finish(
     from hep_core.random_streams import random_stream
     from training.gridsearch.latencies import measure_latencies
     from training.gridsearch.results import rank_scores, select_score
+    from training.gridsearch.settings import draw_trials
 
     generator = random_stream(search.train.seed, "latency")
     architectures = [score.trial.hidden for score in outcome.scores]
@@ -173,9 +174,10 @@ def _finish(
     for trial, reason in outcome.failed.items():
         context.say(f"failed: {trial.key}: {reason}")
     num_failed = len(outcome.failed)
-    num_trials = len(scores) + num_failed
+    num_settings = len(draw_trials(search.settings, seed=search.train.seed))
+    num_tried = len(scores) + num_failed
     summary = (
-        f"best of {num_trials} settings: {best.trial.key}, accuracy {best.accuracy:.3f} over "
+        f"best of {num_tried} settings: {best.trial.key}, accuracy {best.accuracy:.3f} over "
         f"{search.settings.folds} folds"
     )
     if num_failed:
@@ -183,7 +185,13 @@ def _finish(
     return Result(
         summary=summary,
         counters=content,
-        checks=[Check("settings tried = scores + failed", num_trials > 0, f"{num_trials}")],
+        checks=[
+            Check(
+                "settings of the search = scores + failed",
+                num_settings == num_tried,
+                f"{num_settings} = {len(scores)} + {num_failed}",
+            )
+        ],
     )
 
 

@@ -21,6 +21,16 @@ from training.gridsearch.spark_job import SearchOutcome
 from training.settings import TrainSettings
 
 
+def replace_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give all networks the same latency, and draw no figures."""
+
+    def constant_latencies(hidden: list[tuple[int, ...]], *_: Any, **__: Any) -> dict[Any, Cost]:
+        return dict.fromkeys(hidden, Cost(5.0, 0.1))
+
+    monkeypatch.setattr(latencies, "measure_latencies", constant_latencies)
+    monkeypatch.setattr("models.evaluation.style.save_figure", lambda *_: None)
+
+
 @pytest.mark.parametrize(
     ("one_standard_error", "widths"), [(False, [8]), (True, [4])], ids=["best", "smallest"]
 )
@@ -30,11 +40,7 @@ def test_best_json_holds_the_selected_trial(
     small = Score(Trial((4,), 64, 0.1, 6), 40, [0.85, 0.95], 0.4, 2)
     best = Score(Trial((8,), 64, 0.1, 6), 90, [0.9, 0.92], 0.4, 6)
 
-    def constant_latencies(hidden: list[tuple[int, ...]], *_: Any, **__: Any) -> dict[Any, Cost]:
-        return dict.fromkeys(hidden, Cost(5.0, 0.1))
-
-    monkeypatch.setattr(latencies, "measure_latencies", constant_latencies)
-    monkeypatch.setattr("models.evaluation.style.save_figure", lambda *_: None)
+    replace_measurements(monkeypatch)
     context: Any = SimpleNamespace(out_dir=tmp_path, console=Console(quiet=True))
     settings = GridSearchSettings(one_standard_error=one_standard_error)
     search = Search(tmp_path, settings, TrainSettings())
@@ -47,6 +53,26 @@ def test_best_json_holds_the_selected_trial(
     search_json = json.loads((tmp_path / "search.json").read_text())
     assert best_json == {"hidden": widths, "batch_size": 64, "learning_rate": 0.1, "epochs": 6}
     assert search_json["scores"][search_json["chosen"]]["trial"] == best_json
+
+
+@pytest.mark.parametrize(("num_failed", "passes"), [(0, False), (1, True), (2, False)])
+def test_each_setting_of_the_grid_has_a_score_or_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_failed: int, passes: bool
+) -> None:
+    replace_measurements(monkeypatch)
+    context: Any = SimpleNamespace(
+        out_dir=tmp_path, console=Console(quiet=True), say=lambda _: None
+    )
+    grid = GridSearchSettings(hidden=[[4, 8, 9]], batch_size=[64])
+    search = Search(tmp_path, grid, TrainSettings())
+    dataset: Any = SimpleNamespace(num_rows=lambda _: 100)
+    scores = [Score(Trial((width,), 64, 1e-3, 20), 40, [0.8, 0.9], 0.4, 2) for width in (4, 8)]
+    failed = {Trial((9,), 64, rate, 20): "no" for rate in (1e-3, 1e-2)[:num_failed]}
+    outcome = SearchOutcome(scores, failed, [1.0], 0)
+
+    result = gridsearch._finish(context, search, outcome, dataset, 1.0, 2)
+
+    assert [check.passed for check in result.checks] == [passes]
 
 
 @pytest.mark.parametrize(
