@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from features.dataset import FeatureDataset
     from training.gridsearch.results import Score
     from training.gridsearch.search import Search
+    from training.gridsearch.settings import GridSearchSettings
     from training.gridsearch.spark_job import SearchOutcome
+    from training.settings import TrainSettings
 
 #: Keys of `train` that the trainings of a search use.
 _FROM_TRAIN: Final = ("optimizer", "momentum", "weight_decay", "schedule", "seed")
@@ -83,14 +85,18 @@ class GridSearch(Stage):
 
         `trainings/` gets the curves of each training; an interrupted run continues from them. Then
         the settings are ranked, timed and drawn; see `_finish`.
+
+        Raises:
+            IdleSettingError: The schedule of the learning rate needs more epochs than a setting has.
         """
         from features.dataset import FeatureDataset
         from training.gridsearch.search import Search
         from training.gridsearch.spark_job import count_trainings, run_search
 
         config = context.config
-        dataset = FeatureDataset.load(context.upstream["features"].folder.absolute())
         training = config.training_of("hlf")
+        _check_schedule(training, config.gridsearch)
+        dataset = FeatureDataset.load(context.upstream["features"].folder.absolute())
         if training.decorrelate is not None:
             context.say("the search compares settings without the term of train.decorrelate")
         search = Search(dataset.folder, config.gridsearch, training)
@@ -112,6 +118,19 @@ class GridSearch(Stage):
         with context.bar("gridsearch", "settings") as bar:
             bar(0, 0, "timing and drawing the settings")
             return _finish(context, search, outcome, dataset, seconds, num_slots)
+
+
+def _check_schedule(training: TrainSettings, grid: GridSearchSettings) -> None:
+    """Refuse a schedule that the setting of the fewest epochs cannot follow to its end.
+
+    The validation of the config does so only if a network takes its settings from the search.
+    """
+    from training.errors import IdleSettingError
+
+    fewest_epochs = min(grid.epochs)
+    problems = list(training.schedule.problems(fewest_epochs))
+    if problems:
+        raise IdleSettingError(f"gridsearch.epochs: {fewest_epochs}: train.{'; '.join(problems)}")
 
 
 def _finish(

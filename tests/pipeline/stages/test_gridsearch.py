@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pipeline.config import Config
 from pipeline.stages import gridsearch
+from training.errors import IdleSettingError
 from training.gridsearch import latencies
 from training.gridsearch.results import Cost, Score
 from training.gridsearch.search import Search
@@ -73,6 +74,18 @@ def test_each_setting_of_the_grid_has_a_score_or_a_failure(
     result = gridsearch._finish(context, search, outcome, dataset, 1.0, 2)
 
     assert [check.passed for check in result.checks] == [passes]
+
+
+def test_a_schedule_that_needs_more_epochs_than_a_setting_has_is_refused() -> None:
+    # No network takes its settings from the search, so the config is valid.
+    changes = {
+        "train": {"schedule": {"warmup_epochs": 2, "decay": "cosine"}},
+        "gridsearch": {"epochs": [20, 2]},
+    }
+    context: Any = SimpleNamespace(config=Config.model_validate(MINIMAL | changes))
+
+    with pytest.raises(IdleSettingError, match=r"gridsearch\.epochs: 2.*rate never falls"):
+        gridsearch.GridSearch().run(context)
 
 
 @pytest.mark.parametrize(
