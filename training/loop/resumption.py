@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from training.loop.checkpoints import VERSION, CheckpointFolder
+from training.readers.units import Position
 from training.settings import TrainSettings
 
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run
@@ -24,10 +25,11 @@ def describe_start(checkpoints: CheckpointFolder, settings: TrainSettings) -> st
     descriptions = checkpoints.descriptions()
     if not descriptions:
         return None
-    if checkpoints.latest() is not None:
+    end = Position(settings.epochs, 0)
+    if checkpoints.latest(end=end) is not None:
         return "training continues from the checkpoint of an interrupted run"
     newest = descriptions[0]
-    reason = "all checkpoints of the interrupted run are damaged, or of other settings"
+    reason = "the checkpoints of the interrupted run are damaged, of other settings or more epochs"
     if newest.version != VERSION:
         reason = "another release wrote the checkpoint of the interrupted run"
     elif settings.skew is not None and newest.world_size != settings.workers:

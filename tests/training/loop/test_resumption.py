@@ -64,7 +64,7 @@ def test_a_training_without_an_intact_checkpoint_begins_again(tmp_path: Path) ->
     checkpoint = write_checkpoint(checkpoints, Position(1, 0))
     (checkpoint.folder / "rank-1.pt").write_bytes(b"damaged")
 
-    reason = "all checkpoints of the interrupted run are damaged, or of other settings"
+    reason = "the checkpoints of the interrupted run are damaged, of other settings or more epochs"
     assert describe_start(checkpoints, settings) == BEGINS_AGAIN + reason
 
 
@@ -77,3 +77,15 @@ def test_a_checkpoint_of_another_release_begins_again(tmp_path: Path) -> None:
 
     reason = "another release wrote the checkpoint of the interrupted run"
     assert describe_start(checkpoints, settings) == BEGINS_AGAIN + reason
+
+
+def test_a_training_of_fewer_epochs_than_the_checkpoint_begins_again(tmp_path: Path) -> None:
+    settings = TrainSettings.model_validate({"workers": 2, "epochs": 3})
+    checkpoints = checkpoints_of(tmp_path, settings)
+    write_checkpoint(checkpoints, Position(4, 0))
+
+    sentence = describe_start(checkpoints, settings)
+
+    assert sentence is not None
+    assert sentence.startswith(BEGINS_AGAIN)
+    assert sentence.endswith("or more epochs")
