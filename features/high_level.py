@@ -181,10 +181,10 @@ def _copy_arrays(events: SelectedEvents) -> SelectedEvents:
     lepton_fields = [values.copy() for values in events.leptons]
     jet_fields = [values.copy() for values in events.jets]
     return events._replace(
-        leptons=events.leptons._make(lepton_fields),
+        leptons=Lepton._make(lepton_fields),
         met=events.met.copy(),
         met_phi=events.met_phi.copy(),
-        jets=events.jets._make(jet_fields),
+        jets=CountedJets._make(jet_fields),
     )
 
 

@@ -292,7 +292,7 @@ class MeteredServer(ParameterServer):
         self._counted_bytes = sent_bytes
 
 
-def _require_summable(vector: Vector) -> None:
+def _require_summable(vector: object) -> None:
     """Raise TrainingError unless MPI, and so each transport, can add up such vectors."""
     if not isinstance(vector, np.ndarray):
         problem = f"an object of the type {type(vector).__name__}"

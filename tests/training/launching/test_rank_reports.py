@@ -159,7 +159,8 @@ def test_a_long_start_says_what_it_waits_for(
 def test_a_start_that_was_suspended_gets_the_whole_limit_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
     monkeypatch.setattr(watchdog, "time", clock)
     monkeypatch.setattr(rank_reports, "_SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(rank_reports, "_LOOK_SECONDS", 0.01)
