@@ -19,7 +19,7 @@ from hep_studies.study import Claim
 from hep_studies.study_result import StudyResult
 from hep_studies.time_errors import TimeErrors, time_errors
 from hep_studies.tuning import Tuning, edges_of_sweep
-from hep_studies.verdicts import Difference, holm_levels
+from hep_studies.verdicts import LEVEL, Difference, holm_levels
 
 #: The measure by which methods are fastest: the time to within a point of the best accuracy.
 GOAL: Final = "seconds_to_best=0.01"
@@ -91,6 +91,20 @@ class GoalTimes(NamedTuple):
         The interval is exact (Clopper and Pearson 1934), for any number of runs.
         """
         return share_interval(self.num_reached, self.num_runs, level).high < REQUIRED_SHARE
+
+
+def largest_count_left_out(num_runs: int, num_rivals: int) -> int | None:
+    """Return how many of the runs may reach the goal at most for a share that is too low.
+
+    None if no share of so few runs is known to be too low. The level is the strictest of Holm.
+    """
+    level = LEVEL / max(num_rivals, 1)
+    counts = [
+        count
+        for count in range(num_runs)
+        if share_interval(count, num_runs, level).high < REQUIRED_SHARE
+    ]
+    return max(counts, default=None)
 
 
 class Contender(NamedTuple):

@@ -16,6 +16,7 @@ from hep_studies.guide import (
     Situation,
     data_groups,
     judge_situations,
+    largest_count_left_out,
     situation_keys,
 )
 from hep_studies.sample_texts import EVENTS, rows_title, sample_of, workload_title
@@ -103,15 +104,36 @@ class StudyGuide(NamedTuple):
         """A sentence on the checks of the simulated times by ranks."""
         checks = self.result.checks
         used = [check for check in checks if not check.refused]
-        cores = self.result.provenance.machine.cores
+        machine = self.result.provenance.machine
         text = (
-            f"{self.title}: on {cores} cores, ranks checked the step of {len(checks)} methods, "
-            f"and {len(used)} checks are used"
+            f"{self.title}: on {machine.cores} cores of one host, ranks sent the messages of "
+            f"{len(checks)} methods, and {len(used)} checks are used"
         )
         if not used:
             return f"{text}."
+        longest_sleep = max(check.slept for check in used)
         gaps = [100 * check.gap / check.simulated for check in used]
-        return f"{text}; steps took {min(gaps):+.0f} to {max(gaps):+.0f} % longer than simulated."
+        return (
+            f"{text}; steps, in which ranks sleep {1e3 * longest_sleep:g} ms, took "
+            f"{_signed_percent(min(gaps))} to {_signed_percent(max(gaps))} % longer than simulated."
+        )
+
+    @property
+    def power(self) -> str:
+        """A sentence on what these seeds and rows cannot tell apart."""
+        situation = max(self.situations, key=lambda situation: len(situation.contenders))
+        num_runs = situation.contenders[0].times.num_runs
+        num_rivals = len(situation.contenders) - 1
+        largest_count = largest_count_left_out(num_runs, num_rivals)
+        text = "no share of runs leaves a method out"
+        if largest_count is not None:
+            text = f"a share of at most {largest_count} of {num_runs} runs leaves a method out"
+        num_rows = self.result.events["counts"]["val"][-1]
+        error = math.sqrt(situation.goal * (1 - situation.goal) / num_rows)
+        return (
+            f"{text}; accuracies on {num_rows:,} validation rows share a binomial error of "
+            f"{100 * error:.1f} points"
+        )
 
 
 def study_guides(results: Mapping[str, StudyResult]) -> list[StudyGuide]:
@@ -127,6 +149,12 @@ def study_guides(results: Mapping[str, StudyResult]) -> list[StudyGuide]:
     return sorted(guides, key=lambda guide: -len(guide.situations))
 
 
+def _signed_percent(percent: float) -> str:
+    """Return a rounded number with its sign; 0 has none."""
+    rounded = round(percent)
+    return f"{rounded:+d}" if rounded else "0"
+
+
 def _best_record_text(group: DataGroup) -> str:
     """Return a sentence on the method that disappoints least in situations of the same data."""
     record = group.records[0]
@@ -139,9 +167,9 @@ def _best_record_text(group: DataGroup) -> str:
             f"does in the most, {record.num_reached}."
         )
     return (
-        f"in doubt take {record.title}, which is among the best in {record.num_best} of "
-        f"{num_situations} situations; its mean time is never more than "
-        f"{record.worst_factor:.1f} times that of the fastest method."
+        f"in doubt take {record.title}, which cannot be told apart from the fastest method in "
+        f"{record.num_best} of {num_situations} situations; in these runs its mean time is at most "
+        f"{record.worst_factor:.1f} times that of the fastest."
     )
 
 
@@ -285,8 +313,8 @@ def _heading_of_group(guide: StudyGuide, group: DataGroup) -> str:
 
 
 def _record_text(record: Record) -> str:
-    """Return the record of a method, such as "best in 5; misses 2; else up to x3.1"."""
-    texts = [f"best in {record.num_best}", f"misses {record.num_missed}"]
+    """Return the record of a method, such as "level in 5; misses 2; else up to x3.1"."""
+    texts = [f"level in {record.num_best}", f"misses {record.num_missed}"]
     if not math.isnan(record.worst_factor):
         texts.append(f"else up to {_factor(record.worst_factor)}")
     return "; ".join(texts)

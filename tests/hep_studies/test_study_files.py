@@ -39,7 +39,7 @@ def test_every_study_has_claims_seeds_and_a_single_worker(
     assert study.claims
     assert study.figures or study.tables
     assert study.seeds >= 3
-    assert form == "full" or study.minutes <= 60
+    assert form == "full" or study.minutes <= 90
     assert study.single_worker is not None
 
 
