@@ -25,6 +25,7 @@ CONFIGS = {
     "my.yaml",
     "nightly.yaml",
     "large.yaml",
+    "compare-particles.yaml",
     *(path.stem for path in (CHECKOUT / "pipeline/configs").iterdir()),
 }
 STUDIES = {"mine.yaml", *shipped_studies()}

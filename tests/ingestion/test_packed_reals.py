@@ -94,7 +94,7 @@ def test_an_unsplit_class_says_that_its_type_cannot_be_read(
 
 
 def test_an_object_of_several_branches_names_them(names: BranchNames) -> None:
-    with pytest.raises(WrongBranchTypeError, match=r"name 'p4s/p4s.fCoordinates.fPt' or"):
+    with pytest.raises(WrongBranchTypeError, match=r"numbers: 'p4s/p4s.fCoordinates.fPt' or"):
         field_sources(names, {"electrons.pt": "p4s"}, {})
 
 

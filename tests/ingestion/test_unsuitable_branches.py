@@ -21,8 +21,8 @@ from ingestion.settings import IngestSettings
 NUM_EVENTS: Final = 3
 BRANCH_MAP: Final = {"met": "MissingET_MET", "met_phi": "MissingET_Phi"}
 PROBLEMS: Final = {
-    "Record": r"holds several numbers: name '\S*Record\.a' or '\S*Record\.b'",
-    "Jet": r"holds several numbers: name '\S*Jet\.PT' or '\S*Jet\.Eta'",
+    "Record": r"holds several numbers: '\S*Record\.a' or '\S*Record\.b'",
+    "Jet": r"holds several numbers: '\S*Jet\.PT' or '\S*Jet\.Eta'",
     "Text": "holds text; a number per event is needed",
     "Nested": r"holds 'var \* var \* float64' per event; a number per event is needed",
 }

@@ -23,7 +23,7 @@ from prediction_trees import keys_of, probabilities, uuid_of
 import pipeline.api
 from features.columns import COLUMNS
 from models.prediction_files import probability_branches
-from pipeline.api import Run, current_model, load_run, predict
+from pipeline.api import PredictionWarning, Run, current_model, load_run, predict
 from pipeline.errors import MissingInputError, NoOutputYetError
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
@@ -94,7 +94,8 @@ def predictions_of_file(run: Run, file: Path) -> Any:
 def test_files_are_scored_as_the_evaluation_did(run: Run) -> None:
     file = SAMPLES / "ttbar_13TeV_PU20_0.root"
 
-    scored = predict(file, run.classifier("hlf")).to_pandas()
+    with pytest.warns(PredictionWarning, match="hlf was trained on .* events of these files"):
+        scored = predict(file, run.classifier("hlf")).to_pandas()
 
     with uproot.open({file: "Delphes"}) as tree:
         assert len(scored) == tree.num_entries

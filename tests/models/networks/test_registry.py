@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from typing_extensions import override
 
 from models.networks.hlf_settings import HlfSettings
 from models.networks.inclusive_settings import InclusiveSettings
@@ -38,6 +41,10 @@ def test_the_section_has_networks_that_are_registered_later(
     class LaterSettings(NetworkSettings):
         inputs = ("hlf",)
         width: int = 3
+
+        @override
+        def build(self, scalers: Mapping[str, Any], num_classes: int) -> Any:
+            return HlfSettings().build(scalers, num_classes)
 
     section = networks_settings().model_validate({"names": ["later"], "later": {"width": 5}})
 

@@ -277,14 +277,20 @@ def test_versions_that_a_comparison_reads_stay_with_their_sources(
     run_folder: RunFolder, run_dir: Path
 ) -> None:
     run_night(run_dir)
+    # Other commands have claims of their own.
+    other_command = own_folders.keeping_claims
     with RunFolder(run_folder.config, Console(quiet=True)).locked("compare"):
-        run_night(run_dir)
-        assert clean(run_folder, 1, dry_run=True) == clean(run_folder, 1) == []
+        with other_command():
+            run_night(run_dir)
+        with other_command():
+            assert clean(run_folder, 1, dry_run=True) == clean(run_folder, 1) == []
         for stage in CHAIN:
             assert numbers(run_dir, stage) == ["0001", "0002"]
         # The comparison does not read this night.
-        run_night(run_dir)
-        clean(run_folder, 1)
+        with other_command():
+            run_night(run_dir)
+        with other_command():
+            clean(run_folder, 1)
         assert numbers(run_dir, "features") == ["0001", "0003"]
 
     clean(run_folder, 1)
