@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +13,18 @@ from ingestion.copies import UInt64s, read_stored_keys
 from ingestion.same_events import STORED, Integers, same_events
 
 
-class NumberedEvents(NamedTuple):
-    """Events that have numbers, of one ROOT file after the other."""
+class JoinedEvents(NamedTuple):
+    """Events of ROOT files, those of one file after those of the other."""
 
     events: NDArray[Any]
-    """(num_events,) of the type `STORED`: the hash of run, block and event number, and the
-    direction of the hardest lepton or jet."""
+    """(num_events,) of the type `STORED`: hashes of the content and of run, block and event number,
+    and the direction of the hardest lepton or jet."""
     files: Integers
     """(num_events,) number of the ROOT file of each event, in increasing order."""
+
+    def select(self, index: NDArray[Any]) -> Self:
+        """Return the events in some increasing rows, or where a mask is true."""
+        return self._replace(events=self.events[index], files=self.files[index])
 
 
 class EventKeys(NamedTuple):
@@ -27,13 +32,13 @@ class EventKeys(NamedTuple):
 
     content: UInt64s
     """Hashes of the content, each once and in ascending order."""
-    numbered: NumberedEvents
+    numbered: JoinedEvents
     """The events with numbers, by which copies with changed content are known."""
 
 
 #: The keys of no events.
 NO_KEYS: Final = EventKeys(
-    np.zeros(0, np.uint64), NumberedEvents(np.zeros(0, STORED), np.zeros(0, np.int64))
+    np.zeros(0, np.uint64), JoinedEvents(np.zeros(0, STORED), np.zeros(0, np.int64))
 )
 
 
@@ -43,26 +48,47 @@ def read_event_keys(folder: Path) -> EventKeys:
     The folder has a file `<UUID>-<first entry>.npy` for each range of entries of a ROOT file; see
     `ingestion.copies`.
     """
-    content = [NO_KEYS.content]
-    events = [NO_KEYS.numbered.events]
-    files = [NO_KEYS.numbered.files]
-    file_numbers: dict[str, int] = {}
     # In the order of names, the ranges of a ROOT file follow each other.
-    for path in sorted(folder.iterdir()):
-        stored = read_stored_keys(path)
-        uuid = path.stem.rpartition("-")[0]
-        file_number = file_numbers.setdefault(uuid, len(file_numbers))
-        content.append(stored["content"])
-        numbered = stored[stored["numbers"] != 0]
-        events.append(numbered)
-        files.append(np.full(len(numbered), file_number))
-    distinct = np.unique(np.concatenate(content))
-    numbered_events = NumberedEvents(np.concatenate(events), np.concatenate(files))
+    paths = sorted(folder.iterdir())
+    uuids = [path.stem.rpartition("-")[0] for path in paths]
+    joined = join_ranges(uuids, [read_stored_keys(path) for path in paths])
+    content = np.unique(joined.events["content"])
+    has_numbers = joined.events["numbers"] != 0
     # The key 0 stands for an event without content.
-    return EventKeys(distinct[distinct != 0], numbered_events)
+    return EventKeys(content[content != 0], joined.select(has_numbers))
 
 
-def rows_with_copies(events: NumberedEvents, others: NumberedEvents) -> Integers:
+def join_ranges(uuids: Sequence[str], ranges: Sequence[NDArray[Any]]) -> JoinedEvents:
+    """Join the events of ranges of entries; the ranges of one ROOT file follow each other.
+
+    Args:
+        uuids: UUID of the ROOT file of each range.
+        ranges: Keys of the entries of each range, as `STORED`.
+    """
+    file_numbers: dict[str, int] = {}
+    for uuid in uuids:
+        file_numbers.setdefault(uuid, len(file_numbers))
+    file_of_range = np.array([file_numbers[uuid] for uuid in uuids], np.int64)
+    lengths = np.array([len(keys) for keys in ranges], np.int64)
+    events = np.concatenate([NO_KEYS.numbered.events, *ranges])
+    return JoinedEvents(events, np.repeat(file_of_range, lengths))
+
+
+def rows_with_keys(events: JoinedEvents, keys: EventKeys) -> Integers:
+    """Return the rows of events that have some of the keys, each once and in ascending order.
+
+    An event is the same if its content is, or if its numbers and those of its file say so; see
+    `rows_with_copies`.
+    """
+    rows_of_content = _rows_with_values(events.events["content"], keys.content)
+    # All events of a shared number are needed to say whether the files hold the same events.
+    distinct_numbers = np.unique(keys.numbered.events["numbers"])
+    rows_of_numbers = _rows_with_values(events.events["numbers"], distinct_numbers)
+    copies = rows_with_copies(events.select(rows_of_numbers), keys.numbered)
+    return np.union1d(rows_of_content, rows_of_numbers[copies])
+
+
+def rows_with_copies(events: JoinedEvents, others: JoinedEvents) -> Integers:
     """Return the rows of `events` that are the same events as some of `others`, by their numbers.
 
     Numbers alone are no identity; see `ingestion.same_events`.
@@ -76,3 +102,18 @@ def rows_with_copies(events: NumberedEvents, others: NumberedEvents) -> Integers
     # Pairs within one side tell nothing about the other.
     is_between = (pairs.first < num_events) & (pairs.second >= num_events)
     return np.unique(pairs.first[is_between])
+
+
+def _rows_with_values(values: UInt64s, wanted: UInt64s) -> Integers:
+    """Return the rows of values that are wanted.
+
+    Args:
+        values: (num_rows,) values in any order.
+        wanted: The wanted values, each once and in ascending order.
+    """
+    if not len(wanted):
+        return np.zeros(0, np.int64)
+    # This is the smallest wanted value that is not below the value of a row, or the last one.
+    # Without the last one in the search, no index is beyond the end.
+    nearest = wanted[np.searchsorted(wanted[:-1], values)]
+    return np.flatnonzero(nearest == values)

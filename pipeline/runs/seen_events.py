@@ -22,7 +22,7 @@ from hep_core.storage import file_sizes
 from ingestion.copies import read_stored_keys
 from pipeline.errors import RunFolderError
 from pipeline.runs.counters import IngestCounters, IngestedPart
-from pipeline.runs.event_keys import NO_KEYS, EventKeys, NumberedEvents, rows_with_copies
+from pipeline.runs.event_keys import NO_KEYS, EventKeys, join_ranges, rows_with_keys
 from pipeline.runs.store import StageStore
 from pipeline.runs.version import Version, check_output_files
 
@@ -106,9 +106,6 @@ def _originals_of_copies(features: Path, keys: EventKeys) -> list[str] | None:
 def _events_with_keys(ingested: Version, keys: EventKeys) -> list[str]:
     """Return `uuid:entry` of the ingested events that have some of the keys.
 
-    An event is the same if its content is, or if its numbers and those of its file say so; see
-    `rows_with_copies`.
-
     Args:
         ingested: A version of `ingest`. It stores a file of keys for each part (a range of entries
             of a ROOT file), with one key per entry.
@@ -118,25 +115,23 @@ def _events_with_keys(ingested: Version, keys: EventKeys) -> list[str]:
         FileNotFoundError: A file of keys is gone.
         DamagedOutputError: A file of keys was changed.
     """
-    identities_by_content: list[str] = []
-    numbered = NO_KEYS.numbered
-    numbered_identities: list[str] = []
-    file_numbers: dict[str, int] = {}
-    events = [numbered.events]
-    files = [numbered.files]
+    parts = []
+    ranges = []
     for part, stored in _stored_keys_of_parts(ingested):
-        has_same_content = np.isin(stored["content"], keys.content)
-        identities_by_content += _identities_of_rows(part, has_same_content)
-        # All events of a shared number are needed to say whether the files hold the same events.
-        has_shared_number = np.isin(stored["numbers"], keys.numbered.events["numbers"])
-        numbered_identities += _identities_of_rows(part, has_shared_number)
-        events.append(stored[has_shared_number])
-        file_number = file_numbers.setdefault(part.file_uuid, len(file_numbers))
-        files.append(np.full(np.count_nonzero(has_shared_number), file_number))
-    numbered = NumberedEvents(np.concatenate(events), np.concatenate(files))
-    rows = rows_with_copies(numbered, keys.numbered)
-    identities_by_numbers = [numbered_identities[row] for row in rows.tolist()]
-    return [*identities_by_content, *identities_by_numbers]
+        parts.append(part)
+        ranges.append(stored)
+    events = join_ranges([part.file_uuid for part in parts], ranges)
+    lengths = np.array([len(stored) for stored in ranges], np.int64)
+    ends = np.cumsum(lengths)
+    rows = rows_with_keys(events, keys)
+    part_indices = np.searchsorted(ends, rows, side="right")
+    # Position of each event in its range.
+    positions = rows - (ends - lengths)[part_indices]
+    identities_of_events = []
+    for index, position in zip(part_indices.tolist(), positions.tolist(), strict=True):
+        part = parts[index]
+        identities_of_events.append(f"{part.file_uuid}:{part.start + position}")
+    return identities_of_events
 
 
 def _stored_keys_of_parts(ingested: Version) -> Iterator[tuple[IngestedPart, NDArray[Any]]]:
@@ -159,12 +154,6 @@ def _stored_keys_of_parts(ingested: Version) -> Iterator[tuple[IngestedPart, NDA
         key_file = key_files.get(f"keys/{name}")
         if key_file is not None:
             yield part_by_name[name], read_stored_keys(key_file.location(ingested.folder))
-
-
-def _identities_of_rows(part: IngestedPart, is_wanted: NDArray[np.bool_]) -> list[str]:
-    """Return `uuid:entry` of some events of a range; `is_wanted` is (num_entries,)."""
-    rows = np.flatnonzero(is_wanted)
-    return [f"{part.file_uuid}:{part.start + row}" for row in rows]
 
 
 def dataset_of(training: Path) -> Path | None:
