@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,12 +69,22 @@ def count_seen_of_files(dataset: FeatureDataset, uuids: Sequence[str]) -> int:
         dataset: The features of a training.
         uuids: The UUIDs of the ROOT files.
     """
-    wanted_uuids = pa.array(uuids)
-    num_seen = 0
-    for file in _seen_files(dataset):
+    counts = _counts_by_uuid(tuple(_seen_files(dataset)))
+    return sum(counts[uuid] for uuid in set(uuids))
+
+
+@lru_cache(maxsize=8)
+def _counts_by_uuid(files: tuple[Path, ...]) -> Counter[str]:
+    """Count the events of each ROOT file in some features files.
+
+    The files of a version never change, so they are read once for all calls of `predict`.
+    """
+    counts: Counter[str] = Counter()
+    for file in files:
         file_uuids = read_parquet(file, ["file_uuid"])["file_uuid"]
-        num_seen += pc.sum(pc.is_in(file_uuids, value_set=wanted_uuids)).as_py()
-    return num_seen
+        for group in pc.value_counts(file_uuids).to_pylist():
+            counts[group["values"]] += group["counts"]
+    return counts
 
 
 def _originals_of_copies(features: Path, keys: EventKeys) -> list[str] | None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from feature_datasets import write_dataset
 from numpy.typing import NDArray
 
+from hep_core.checked_parquet import read_parquet
 from ingestion.same_events import STORED
 from pipeline.runs.counters import IngestedPart
 from pipeline.runs.event_keys import NO_KEYS, EventKeys
-from pipeline.runs.seen_events import _events_with_keys
+from pipeline.runs.seen_events import _events_with_keys, count_seen_of_files
 
 
 def ingest_parts(monkeypatch: pytest.MonkeyPatch, content: NDArray[np.uint64]) -> Any:
@@ -55,3 +59,15 @@ def test_the_search_takes_no_longer_if_the_events_lie_in_many_ranges(
 
     # A sort of the new events for each range would make it 50.
     assert seconds[1] < 10 * seconds[0]
+
+
+def test_counts_of_a_dataset_are_read_once(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [5, 3], "val": [4], "test": [6]})
+    # All events of this dataset are of one ROOT file.
+    (path, *_) = dataset.files("train")
+    uuid = read_parquet(path, ["file_uuid"])["file_uuid"][0].as_py()
+
+    assert count_seen_of_files(dataset, [uuid, uuid]) == 12
+    shutil.rmtree(dataset.data / "train")
+    assert count_seen_of_files(dataset, [uuid]) == 12
+    assert count_seen_of_files(dataset, ["other"]) == 0
