@@ -196,10 +196,14 @@ def check_unseen_events(
     """
     events = identities(files)
     unknown = []
+    # The models of a run folder share their features. Without features the events are unknown.
+    num_seen_by_dataset: dict[Path | None, int | None] = {None: None}
     for model in models:
-        num_seen = None
-        if model.dataset is not None:
-            num_seen = count_seen(FeatureDataset.load(model.dataset), events, keys)
+        folder = model.dataset
+        if folder is not None and folder not in num_seen_by_dataset:
+            dataset = FeatureDataset.load(folder)
+            num_seen_by_dataset[folder] = count_seen(dataset, events, keys)
+        num_seen = num_seen_by_dataset[folder]
         if num_seen is None:
             unknown.append(model.candidate.name)
         elif num_seen:

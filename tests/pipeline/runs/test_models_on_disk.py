@@ -265,6 +265,22 @@ def test_events_that_a_model_was_made_of_are_counted_and_refused(
         check_unseen_events(models, seen_and_unseen)
 
 
+def test_the_training_events_of_models_that_share_them_are_counted_once(
+    version: Path, dataset: FeatureDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[FeatureDataset] = []
+
+    def record(dataset: FeatureDataset, *_: object) -> int:
+        counted.append(dataset)
+        return 0
+
+    monkeypatch.setattr("pipeline.runs.trained_models.count_seen", record)
+    model = find_model(version / "hlf")
+
+    assert check_unseen_events([model, model], dataset.files("test")) == []
+    assert len(counted) == 1
+
+
 @pytest.mark.parametrize("pattern", ["hlf/run.json", "data/val/*"])
 def test_a_model_whose_training_events_are_lost_is_named(
     tmp_path: Path, dataset: FeatureDataset, pattern: str
