@@ -117,9 +117,21 @@ def plugin_file(module: str) -> Path | None:
     """The file of a module that is a plugin or in the package of one; None for other modules."""
     packages = {plugin.__name__.partition(".")[0] for plugin in _loaded.values()}
     imported = sys.modules.get(module)
-    if imported is None or imported.__file__ is None or module.partition(".")[0] not in packages:
+    if module.partition(".")[0] not in packages:
         return None
-    return Path(imported.__file__)
+    # Modules of a namespace have no file, and placeholders of other packages no such attribute.
+    file = getattr(imported, "__file__", None)
+    return None if file is None else Path(file)
+
+
+def imported_files() -> dict[str, Path]:
+    """The files of all imported modules of plugins and their packages, by the module's name."""
+    files = {}
+    for module in list(sys.modules):
+        file = plugin_file(module)
+        if file is not None:
+            files[module] = file
+    return files
 
 
 def absolute_name(name: str, folder: Path | str = "") -> str:

@@ -54,12 +54,17 @@ class _Module(NamedTuple):
     """Names of our packages and modules that it imports; some may be functions or classes."""
 
 
+#: What was read of each plugin when it was loaded, by name and file of each of its modules.
+_loaded_plugins: Final[dict[tuple[str, Path], Mapping[str, _Module]]] = {}
+
+
 def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
     """Return a digest of the meaning of every module that the entry points run, by name.
 
     The search begins with the entry points and follows their imports, and those of the imported
     modules, until no new module is found. Two digests are equal if the modules differ only in
-    what changes no result, such as comments (see `_Meaning`).
+    what changes no result, such as comments (see `_Meaning`). Plugins count as they were when this
+    process loaded them.
 
     Args:
         entry_points: Dotted names of modules.
@@ -84,24 +89,23 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
         # An imported name without a file is a function or a class of a module.
         if name in digests or file is None:
             continue
-        modules = {name: file}
         if not _is_ours(name):
             # Imports between modules of a plugin are not followed, so its whole package counts.
-            modules = _plugin_modules(name, file)
-        elif "." in name:
+            modules = _plugin_as_loaded(name, file)
+        else:
+            modules = _read_modules({name: file})
             # An import also runs the packages around the module.
-            pending.append(name.rpartition(".")[0])
-        for module_name, module in _read_modules(modules).items():
+            if "." in name:
+                pending.append(name.rpartition(".")[0])
+        for module_name, module in modules.items():
             digests[module_name] = module.digest
             pending += [name for name in module.imports if _is_followed(module_name, name)]
     return dict(sorted(digests.items()))
 
 
-@cache
 def plugin_digest(module: str) -> str:
     """Return a digest of the meaning of the whole plugin that has a module.
 
-    The first call counts: a process keeps the code that it has imported, whatever the file becomes.
     It does not contain names of modules, nor our code that the plugin imports. It is empty for
     modules of ours, and for code without a file, such as that of a notebook.
     """
@@ -109,9 +113,33 @@ def plugin_digest(module: str) -> str:
     if file is None or _is_ours(module):
         return ""
     digest = hashlib.sha256()
-    for plugin_module in _read_modules(_plugin_modules(module, file)).values():
+    for plugin_module in _plugin_as_loaded(module, file).values():
         digest.update(plugin_module.digest.encode())
     return digest.hexdigest()
+
+
+def _read_loaded_plugins() -> None:
+    """Read the code of all plugins of this process that it has not read yet."""
+    for module, file in plugins.imported_files().items():
+        if not _is_ours(module):
+            _plugin_as_loaded(module, file)
+
+
+plugins.after_loading(_read_loaded_plugins)
+
+
+def _plugin_as_loaded(module: str, file: Path) -> Mapping[str, _Module]:
+    """Return the modules of the plugin that has a module, as they were when it was loaded.
+
+    A process keeps the code that it has imported, whatever the files become.
+    """
+    if (module, file) not in _loaded_plugins:
+        files = _plugin_modules(module, file)
+        package = _read_modules(files)
+        # One reading serves all modules of the package.
+        for item in {module: file, **files}.items():
+            _loaded_plugins[item] = package
+    return _loaded_plugins[module, file]
 
 
 def _is_ours(module: str) -> bool:

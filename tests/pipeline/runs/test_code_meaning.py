@@ -35,6 +35,7 @@ def area(x: float) -> float:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(code_meaning, "ROOT", tmp_path)
     code_meaning._read_module.cache_clear()
+    code_meaning._loaded_plugins.clear()
     folder = tmp_path / "features"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -47,6 +48,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def digests(entry: str = "features.a") -> dict[str, str]:
     """Digests of the modules that an entry point reaches, as they are now."""
     code_meaning._read_module.cache_clear()
+    code_meaning._loaded_plugins.clear()
     return code_digests([entry])
 
 

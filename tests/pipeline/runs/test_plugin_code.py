@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from models.export.onnx_export import export_onnx
 from models.networks.network_settings import NETWORKS, NetworkSettings
 from models.prediction import Candidate
 from models.saved_model import ModelSpec, model_spec, save_model
-from pipeline.runs.code_meaning import plugin_digest
+from pipeline.runs import code_meaning
+from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.plugin_code import (
     check_plugin_code,
     feature_code,
@@ -51,7 +52,7 @@ READING = {"min_lepton_pt": 25.0}
 def write(path: Path, code: str) -> None:
     """Write the code of a plugin, as if a new process had loaded it."""
     path.write_text(code)
-    plugin_digest.cache_clear()
+    code_meaning._loaded_plugins.clear()
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setitem(NETWORKS._entries, "own", module.OwnSettings)
     yield path
     del sys.modules["plugin_shares"]
-    plugin_digest.cache_clear()
+    code_meaning._loaded_plugins.clear()
 
 
 def found(name: str, plugin_code: dict[str, str]) -> FoundModel:
@@ -173,9 +174,18 @@ def test_a_feature_that_no_file_defines_now_is_not_that_of_the_plugin(
     assert plugin.exists()
 
 
-def test_the_code_that_a_process_has_imported_counts(plugin: Path, trained: Path) -> None:
-    load_classifier(trained)
+@pytest.mark.parametrize(
+    "code_now",
+    [feature_code, lambda: network_code("own"), lambda: code_digests(["plugin_shares"])],
+    ids=["features", "network", "freshness"],
+)
+def test_the_code_that_a_process_has_imported_counts(
+    plugin: Path, code_now: Callable[[], dict[str, str]]
+) -> None:
+    # Nothing asked for the digests between the import and the change.
     plugin.write_text(CHANGED)
+    code_after_change = code_now()
 
-    # Its functions are those of before until Python starts again.
-    load_classifier(trained)
+    write(plugin, CODE)
+
+    assert code_now() == code_after_change
