@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from features.columns import Binning, Feature, RotationBehaviour, add_high_level
@@ -103,7 +104,7 @@ def _require_binning(name: str, bins: Any) -> Binning:
     try:
         num_bins, low, high = bins
         is_valid = num_bins == int(num_bins) >= 1 and -math.inf < low < high < math.inf
-    except (TypeError, ValueError) as cause:
+    except (TypeError, ValueError, OverflowError) as cause:
         raise ValueError(message) from cause
     if not is_valid:
         raise ValueError(message)
@@ -112,8 +113,11 @@ def _require_binning(name: str, bins: Any) -> Binning:
 
 def _require_one_argument(name: str, function: Callable[..., Any]) -> None:
     """Raise ValueError unless a function can be called with the events alone, and at once."""
-    if inspect.iscoroutinefunction(function):
+    called = _called_function(function)
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise ValueError(f"'{name}' is a coroutine; write `def` without `async`")
+    if inspect.isgeneratorfunction(called):
+        raise ValueError(f"'{name}' is a generator; write `return` instead of `yield`")
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -125,6 +129,17 @@ def _require_one_argument(name: str, function: Callable[..., Any]) -> None:
         raise ValueError(
             f"'{name}' must take one argument, the events; `functools.partial` sets further ones"
         ) from cause
+
+
+def _called_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function or method that runs first when a callable is called."""
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.isroutine(function):
+        return function
+    # The call of an object is a method of its class.
+    call_method: Callable[..., Any] = type(function).__call__
+    return call_method
 
 
 def builtin_feature(function: F) -> F:
