@@ -199,6 +199,7 @@ def _as_floats(returned: object, title: str) -> NDArray[np.float64]:
         array = np.asarray(returned)
         # Objects may be numbers of another library, such as the nullable ones of pandas.
         if array.dtype == object:
+            _refuse_text(array)
             array = np.asarray(returned, dtype=np.float64)
     except Exception as cause:
         type_name = type(returned).__name__
@@ -212,6 +213,14 @@ def _as_floats(returned: object, title: str) -> NDArray[np.float64]:
     if isinstance(returned, np.ma.MaskedArray):
         values[np.ma.getmaskarray(returned)] = np.nan
     return values
+
+
+def _refuse_text(objects: NDArray[np.object_]) -> None:
+    """Raise TypeError if an array of objects holds a text, which NumPy would read as a number."""
+    for element in objects.ravel():
+        if isinstance(element, (str, bytes)):
+            type_name = type(element).__name__
+            raise TypeError(f"{element!r} is of the type {type_name}")
 
 
 def _first_event(events: SelectedEvents, is_wrong: NDArray[np.bool_]) -> str:

@@ -216,6 +216,26 @@ class Mine(NetworkSettings):
     ),
     "is_complex": (feature("events.met + 1j"), "FeatureError", ("'own'", "complex128")),
     "is_text": (feature("events.met.astype(str)"), "FeatureError", ("'own'", "numbers")),
+    "is_text_in_objects": (
+        feature("events.met.astype(str).astype(object)"),
+        "FeatureError",
+        ("'own'", "numbers", "str"),
+    ),
+    "is_bytes_in_objects": (
+        feature("events.met.astype(bytes).astype(object)"),
+        "FeatureError",
+        ("'own'", "numbers", "bytes"),
+    ),
+    "is_text_of_pandas": (
+        "import pandas\n" + feature("pandas.Series(events.met).astype(str)"),
+        "FeatureError",
+        ("'own'", "numbers", "str"),
+    ),
+    "has_numbers_of_pandas": (
+        "import pandas\n" + feature("pandas.Series(events.met, dtype='Float64')"),
+        "no error",
+        (),
+    ),
     "is_a_date": (
         feature("events.met.astype('datetime64[s]')"),
         "FeatureError",
