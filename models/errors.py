@@ -42,20 +42,22 @@ class MissingPluginError(ModelInputError):
 class PluginCodeError(ModelError):
     """The code of a plugin has another meaning than where a model or its features were made.
 
-    `made` begins the message, as in `hlf was trained`. `plugins` are the files of the plugins now,
-    `parts` what is taken from them, such as `feature ht_ratio`.
+    Args:
+        subject: What used that code, such as `the training of hlf`.
+        plugins: The files of the plugins now; code of a notebook has none.
+        parts: What is taken from them, such as `feature ht_ratio`.
     """
 
-    def __init__(self, made: str, plugins: Sequence[str], parts: Sequence[str]) -> None:
-        source = f"plugin {', '.join(plugins)}"
-        # Code of a notebook has no file.
-        if not plugins:
-            source = "plugin"
+    def __init__(self, subject: str, plugins: Sequence[str], parts: Sequence[str]) -> None:
+        source = "plugin"
+        if plugins:
+            source = f"plugin {', '.join(plugins)}"
         part_names = ", ".join(parts)
+        self.difference = f"{subject} used other code of the {source} ({part_names})"
         super().__init__(
-            f"{made} with other code of the {source} ({part_names}). Make the features and train "
-            f"again (`python -m pipeline run`), or bring back that code; comments and formatting "
-            f"do not count. In a notebook, restart Python then."
+            f"{self.difference}. Make the features and train again (`python -m pipeline run`), or "
+            f"bring back that code; comments and formatting do not count. In a notebook, restart "
+            f"Python then."
         )
 
 

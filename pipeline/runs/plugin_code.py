@@ -45,16 +45,16 @@ def check_plugin_code(models: Sequence[FoundModel], dataset: FeatureDataset | No
         PluginCodeError: The code of a plugin has another meaning.
     """
     for model in models:
-        check_same_code(f"{model.candidate.name} was trained", model.plugin_code, dataset)
+        check_same_code(f"the training of {model.candidate.name}", model.plugin_code, dataset)
 
 
 def check_same_code(
-    made: str, code: Mapping[str, str], dataset: FeatureDataset | None = None
+    subject: str, code: Mapping[str, str], dataset: FeatureDataset | None = None
 ) -> None:
     """Refuse a model or features whose plugins have another code now.
 
     Args:
-        made: What was made, for the message, as in `hlf was trained`.
+        subject: What used the code, for the message, such as `the training of hlf`.
         code: Digests of the plugins by which it was made, by part.
         dataset: The features of the events; None for those that are computed now.
 
@@ -76,7 +76,7 @@ def check_same_code(
         if present_code.get(part) != digest:
             changed_parts.append(part)
     if changed_parts:
-        raise PluginCodeError(made, _files(changed_parts), changed_parts)
+        raise PluginCodeError(subject, _files(changed_parts), changed_parts)
 
 
 def _files(parts: Sequence[str]) -> list[str]:

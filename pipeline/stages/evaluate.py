@@ -138,7 +138,7 @@ class Evaluate(Stage):
         check_definitions(models, dataset.definitions, dataset.reading)
         check_plugin_code(models, dataset)
         if _computes_features(config):
-            check_same_code("the features of the test split were made", dataset.plugin_code)
+            check_same_code("the computation of the test features", dataset.plugin_code)
         metrics = evaluate_models(
             config,
             context.console,

@@ -154,7 +154,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     training = context.upstream["train"].folder / network
     dataset = FeatureDataset.load(context.upstream["features"].folder)
     model, spec = load_model(training / "model")
-    check_same_code(f"{network} was trained", spec.plugin_code, dataset)
+    check_same_code(f"the training of {network}", spec.plugin_code, dataset)
     folder, provenance = context.out_dir / network, _provenance(context, network)
     folder.mkdir()
     copy_record(training, folder)

@@ -180,7 +180,7 @@ def test_a_model_is_refused_when_the_meaning_of_its_plugin_changed(
     for part, completed in refused.items():
         message = " ".join(completed.stderr.split())
         assert completed.returncode == 1, message
-        assert "was trained with other code of the plugin" in message
+        assert "used other code of the plugin" in message
         assert part in message
 
 

@@ -304,7 +304,7 @@ def test_a_model_of_other_code_of_a_plugin_is_not_promoted(nights: TrainedNights
     record_files(nights, "features")
     nights.train(5, plugin_code={"feature own": "before"})
 
-    with pytest.raises(PromotionError, match="hlf was trained with other code of the plugin"):
+    with pytest.raises(PromotionError, match="the training of hlf used other code of the plugin"):
         nights.promote()
 
     nights.train(5, plugin_code={"feature own": "now"})

@@ -112,7 +112,7 @@ def test_a_model_whose_plugin_changed_scores_no_events(
     with pytest.raises(PluginCodeError) as caught:
         load_classifier(trained / file)
     message = str(caught.value)
-    assert f"was trained with other code of the plugin {plugin} (feature lepton_share)" in message
+    assert f"used other code of the plugin {plugin} (feature lepton_share)" in message
     assert "train again" in message
     assert "or bring back that code" in message
 
