@@ -1,7 +1,4 @@
-"""`promote` puts a trained network in use if it is better than the one in use.
-
-`rollback` restores the previous one.
-"""
+"""`promote` puts a trained network in use if it is better; `rollback` restores the one before."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import NamedTuple
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from hep_core.integrity import DamagedOutputError
-from models.errors import ModelError
+from models.errors import ModelError, PluginCodeError
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.evaluation_task import EvaluationTask
 from models.evaluation.floor import shortfall
@@ -257,14 +254,17 @@ class _Promotion:
         """Return the test events with the scores of the model in use.
 
         Raises:
-            ModelError: The model is damaged, so another one may replace it, or it has seen the
-                events.
+            ModelError: The model is damaged, so another one may replace it, is of other code of a
+                plugin, or has seen the events.
         """
         try:
             folder = current.verified().folder
+            model = _read(current.name, folder, self._dataset)
         except DamagedOutputError as cause:
             raise ModelError(str(cause)) from cause
-        model = _read(current.name, folder, self._dataset)
+        except PluginCodeError as cause:
+            # The advice there, to train again, has been followed: the candidate is of that code.
+            raise ModelError(f"{cause.difference}.") from cause
         _check_unseen(model, self._dataset)
         return _scored_events(model, self._dataset, task, bar)
 

@@ -311,6 +311,26 @@ def test_a_model_of_other_code_of_a_plugin_is_not_promoted(nights: TrainedNights
     assert nights.promote()[0]
 
 
+def test_a_model_in_use_of_other_code_of_a_plugin_stays_until_forced(
+    nights: TrainedNights,
+) -> None:
+    nights.train_and_promote(5)
+    nights.train(5, plugin_code={"feature own": "before"})
+    nights.promote(force=True)
+    nights.dataset._replace(plugin_code={"feature own": "now"}).save(columns={})
+    record_files(nights, "features")
+    nights.train(200, plugin_code={"feature own": "now"})
+
+    is_promoted, reason = nights.promote()
+
+    assert not is_promoted
+    assert f"the training of {nights.model_in_use().name} used other code" in reason
+    # The candidate is of the code of now; making it again changes nothing.
+    assert "again" not in reason
+    assert reason.endswith("(feature own). `promote --force` puts the new one in use anyway.")
+    assert nights.promote(force=True)[0]
+
+
 def test_a_model_in_use_knows_its_training_events_after_a_move_of_the_run_folder(
     nights: TrainedNights, tmp_path: Path
 ) -> None:
