@@ -52,6 +52,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import content_digest
+from pipeline.runs.plugin_code import network_code
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.state_files import read_state
 from pipeline.stages.train import Train, method_modules
@@ -295,7 +296,8 @@ def subject_of_study(run_folder: RunFolder, study: Study) -> tuple[Subject, Even
     features = upstream["features"]
     dataset = FeatureDataset.load(features.folder)
     network = run_folder.config.model.of(workload)
-    settings = HepSettings(folder=features.folder.absolute(), network=network)
+    folder = features.folder.absolute()
+    settings = HepSettings(folder=folder, network=network, plugin_code=network_code(workload))
     files = ["dataset.json", "scaler.json", *(f"{split}/*" for split in SPLITS)]
     digest = content_digest(features.files, {}, files)
     description = EventsDescription(

@@ -115,6 +115,19 @@ def test_other_events_have_another_digest(tmp_path: Path) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_models_of_a_study_state_the_code_of_their_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_runs, "network_code", lambda name: {f"network {name}": "now"})
+    nights = TrainedNights(tmp_path)
+    study = Study("example", "small", example_study(workload="hlf"))
+
+    subject, _ = study_runs.subject_of_study(nights.run_folder, study)
+
+    assert isinstance(subject.settings, HepSettings)
+    assert subject.settings.plugin_code == {"network hlf": "now"}
+
+
 def test_new_checks_of_the_times_reach_the_result_of_finished_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
