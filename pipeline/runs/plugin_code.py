@@ -18,18 +18,22 @@ from models.networks.network_settings import NETWORKS
 from pipeline.runs.code_meaning import plugin_digest
 from pipeline.runs.trained_models import FoundModel
 
-_FEATURE: Final = "feature"
-_NETWORK: Final = "network"
+#: What parts begin with.
+_FEATURE: Final = "feature "
+_NETWORK: Final = "network "
 
 
 def feature_code() -> dict[str, str]:
-    """Return the digest of the plugin of each feature that a plugin computes, by part."""
+    """Return the digest of the plugin of each feature that a plugin computes, by part.
+
+    It is empty for a feature of a notebook, which is not that of a plugin of the same name.
+    """
     return {part: plugin_digest(module) for part, module in _modules(_FEATURE).items()}
 
 
 def network_code(network: str) -> dict[str, str]:
-    """Return the digest of the plugin of a network, by part; empty if the network is ours."""
-    part = f"{_NETWORK} {network}"
+    """Return the digest of the plugin of a network, by part; none if it has no file or is ours."""
+    part = f"{_NETWORK}{network}"
     digest = plugin_digest(_modules(_NETWORK)[part])
     return {part: digest} if digest else {}
 
@@ -68,7 +72,7 @@ def check_same_code(
     for part, digest in code.items():
         # The network is built now, whatever the features are.
         if part.startswith(_NETWORK):
-            present_code = network_code(part.removeprefix(f"{_NETWORK} "))
+            present_code = network_code(part.removeprefix(_NETWORK))
         elif is_known:
             present_code = code_of_features
         else:
@@ -95,5 +99,5 @@ def _modules(kind: str) -> dict[str, str]:
     """Return the modules of all features of plugins, or those of all networks, by part."""
     if kind == _FEATURE:
         features = plugin_features().items()
-        return {f"{kind} {name}": code_module(feature.function) for name, feature in features}
-    return {f"{kind} {name}": settings.__module__ for name, settings in NETWORKS.items()}
+        return {f"{kind}{name}": code_module(feature.function) for name, feature in features}
+    return {f"{kind}{name}": settings.__module__ for name, settings in NETWORKS.items()}
