@@ -22,6 +22,11 @@ from typing import Any, Final
 
 from hep_core.unknown_names import there_is_no
 
+#: Packages that are no plugins, even if one lies in them.
+OUR_PACKAGES: Final = (
+    *("hep_core", "ingestion", "features", "models", "training", "pipeline"),
+    *("hep_simulation", "hep_studies"),
+)
 #: Plugins of this process, for the processes that it starts.
 VARIABLE: Final = "HEP_PIPELINE_PLUGINS"
 #: Entry points of this group name plugins that are installed.
@@ -162,13 +167,27 @@ def plugin_error(error: BaseException) -> PluginError | None:
 def _is_in_plugin(filename: str) -> bool:
     """Whether a file is that of a plugin, or belongs to the package of an installed one."""
     for module in _loaded.values():
+        folders = _package_folders(module.__name__)
         if filename == module.__file__:
             return True
-        package = sys.modules.get(module.__name__.partition(".")[0])
-        folders = getattr(package, "__path__", ())
         if any(Path(filename).is_relative_to(folder) for folder in folders):
             return True
     return False
+
+
+def _package_folders(module: str) -> list[str]:
+    """The folders of the highest package around a module, other than a namespace or one of ours.
+
+    A namespace, a package without `__init__.py`, may hold packages of others.
+    """
+    names = module.split(".")
+    if names[0] in OUR_PACKAGES:
+        return []
+    for depth in range(1, len(names) + 1):
+        package = sys.modules.get(".".join(names[:depth]))
+        if getattr(package, "__file__", None) is not None:
+            return list(getattr(package, "__path__", ()))
+    return []
 
 
 def _import_module(name: str) -> ModuleType:

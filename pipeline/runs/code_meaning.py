@@ -21,10 +21,7 @@ from pipeline.runs.own_folders import MARKER
 
 #: The folder that holds the packages.
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = (
-    *("hep_core", "ingestion", "features", "models", "training", "pipeline"),
-    *("hep_simulation", "hep_studies"),
-)
+PACKAGES: Final = plugins.OUR_PACKAGES
 
 #: The rooms of the shell that compute outputs of stages. The config counts by its values; the other
 #: rooms start, watch, print and store. A stage whose result depends on one of their modules names

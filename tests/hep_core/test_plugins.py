@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hep_core import plugins
-
 ROOT = Path(__file__).resolve().parents[2]
 #: Loads each plugin, and computes its features of a bundled file; prints the errors.
 PROGRAM = """
@@ -363,25 +361,3 @@ def test_the_processes_of_a_command_find_a_plugin_in_any_folder(
 
     assert completed.stderr == ""
     assert completed.stdout == "['of_the_user.py']\n"
-
-
-def test_an_error_in_any_module_of_an_installed_plugin_is_one_of_the_plugin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "physics_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("from physics_package import parts\n", encoding="utf-8")
-    parts = package / "parts.py"
-    parts.write_text("def fail():\n    raise ValueError('mine')\n", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(plugins, "_loaded", {})
-    monkeypatch.setenv(plugins.VARIABLE, "")
-    plugins.load(["physics_package"])
-    module = sys.modules["physics_package.parts"]
-
-    try:
-        module.fail()
-    except ValueError as error:
-        cause = plugins.plugin_error(error)
-
-    assert str(cause) == f"plugin {parts}, line 2: ValueError: mine"
