@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from hep_core.batch_systems import MEMORY_REQUESTS, granted_cores, granted_memory
+from hep_core.causes import error_and_causes
 from hep_core.cgroups import cgroups, read_system_file
 
 MIB: Final = 2**20
@@ -229,12 +230,11 @@ def lack_of_memory(error: BaseException | None) -> str:
         >>> lack_of_memory(ValueError("no number"))
         ''
     """
-    while error is not None:
-        line = line_about_memory(str(error))
-        has_type = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    for cause in error_and_causes(error):
+        line = line_about_memory(str(cause))
+        has_type = isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM
         if has_type and not line:
-            line = str(error) or "no memory"
+            line = str(cause) or "no memory"
         if line:
-            return f"{type(error).__name__}: {line}"
-        error = error.__cause__ or error.__context__
+            return f"{type(cause).__name__}: {line}"
     return ""

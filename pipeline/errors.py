@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from features.errors import FeatureError
+from hep_core.causes import error_and_causes
 from hep_core.input_errors import InputFileError
 from hep_core.integrity import DamagedOutputError
 from hep_core.plugins import PluginError
@@ -141,8 +142,7 @@ def full_disk_error(error: BaseException | None) -> OSError | None:
         OSError(28, 'No space left on device')
         >>> full_disk_error(ValueError("no number"))
     """
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _FULL_DISK:
-            return error
-        error = error.__cause__ or error.__context__
+    for cause in error_and_causes(error):
+        if isinstance(cause, OSError) and cause.errno in _FULL_DISK:
+            return cause
     return None

@@ -39,4 +39,8 @@ def advise_on_model(*, keeps_branches: bool) -> Iterator[None]:
     try:
         yield
     except InputFileError as error:
-        raise error.with_remedy(remedy_by_model(keeps_branches=keeps_branches)) from error
+        advised = error.with_remedy(remedy_by_model(keeps_branches=keeps_branches))
+        # An error without a remedy in the config stays as it is, and keeps its own cause.
+        if advised is error:
+            raise
+        raise advised from error

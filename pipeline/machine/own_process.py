@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Final
 
 from hep_core.allocation import memory_limit
+from hep_core.causes import error_and_causes
 from hep_core.scarce_memory import prefer_to_kill
 from pipeline.errors import LackOfMemoryError
 from pipeline.terminal.exit_codes import stop_requested
@@ -76,10 +77,7 @@ def _work_and_report(work: Callable[[], None], sender: Connection) -> None:
         work()
     except BaseException as error:  # noqa: BLE001 - the other process raises it again
         text = "".join(traceback.format_exception(error))
-        cause: BaseException | None = error
-        while cause is not None:
-            errors.append(_portable(cause))
-            cause = cause.__cause__ or cause.__context__
+        errors = [_portable(cause) for cause in error_and_causes(error)]
     sys.stdout.flush()
     sys.stderr.flush()
     sender.send((errors, text))

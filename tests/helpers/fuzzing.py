@@ -21,6 +21,8 @@ import numpy as np
 import uproot
 from numpy.random import Generator
 
+from hep_core.causes import error_and_causes
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 SAMPLES: Final = ROOT / "samples"
 #: Memory of the child; without inputs it takes half a GiB.
@@ -136,11 +138,7 @@ def try_content(file_bytes: bytes, folder: Path) -> tuple[str, str]:
 
 
 def _memory_ran_out(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, MemoryError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(isinstance(cause, MemoryError) for cause in error_and_causes(error))
 
 
 def _peak_resident_bytes() -> int:

@@ -21,6 +21,7 @@ from ingestion.notes import unusual_content
 from models.prediction import Candidate
 from pipeline.runs.trained_models import FoundModel
 from pipeline.scoring import EventClassifier
+from pipeline.scoring_advice import advise_on_model
 from pipeline.scoring_notes import content_notes
 
 #: Advice to set a key, such as `ingest.tree`; a statement may name one.
@@ -102,6 +103,16 @@ def test_an_error_keeps_its_remedy_on_the_way_from_a_task() -> None:
     assert str(sent.with_remedy("")) == str(sent)
     # No key of the config helps against some errors, and so no other remedy replaces theirs.
     assert str(InputFileError("it is gone.").with_remedy("Take another file.")) == "it is gone."
+
+
+def test_an_error_without_a_remedy_in_the_config_passes_with_its_own_cause() -> None:
+    cause = OSError(5, "Input/output error")
+
+    with pytest.raises(InputFileError) as raised, advise_on_model(keeps_branches=False):
+        raise InputFileError("it is gone.") from cause
+
+    assert str(raised.value) == "it is gone."
+    assert raised.value.__cause__ is cause
 
 
 def test_notes_of_scores_say_once_that_the_model_decides() -> None:
