@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hep_core.input_errors import nearest_names, translate_read_errors
+from hep_core.storage import retry_remote
 from ingestion.branches import column_numbers
 from ingestion.errors import MissingBranchError
 from ingestion.expressions import COLUMN_PREFIX, ColumnSource
@@ -39,11 +40,15 @@ def types_of_kept_branches(
     for info in infos:
         if info.entries:
             return {name: info.pass_through[name] for name in keep}
-    types: dict[str, str] = {}
     # Without branches to copy, no file is opened.
-    for info in infos if keep else ():
-        types = _types_in_tree(info.path, settings.tree_name, keep) | types
-    return {name: types.get(name, _UNKNOWN_TYPE) for name in keep}
+    if not keep:
+        return {}
+    types: dict[str, str] = {}
+    for info in infos:
+        types_in_tree = retry_remote(_types_in_tree, info.path, settings.tree_name, keep)
+        # Every file is checked, but the first one with branches decides.
+        types = types or types_in_tree
+    return types or dict.fromkeys(keep, _UNKNOWN_TYPE)
 
 
 def _types_in_tree(path: str, tree_name: str, keep: Sequence[str]) -> dict[str, str]:

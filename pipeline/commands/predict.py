@@ -33,6 +33,7 @@ from pipeline.runs.model_registry import Registry
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.own_folders import keeping_claims, new_folder
 from pipeline.scoring import FLAGS, EventClassifier, load_classifier
+from pipeline.scoring_advice import advise_on_model
 from pipeline.scoring_notes import content_notes, training_note
 from pipeline.terminal.progress import Bar
 
@@ -127,7 +128,8 @@ def predict(
         )
     paths = [expand_path(path) for path in inputs]
     settings, infos = classifier.files(paths, run_folder.say, keep=keep)
-    kept_types = types_of_kept_branches(infos, settings, keep)
+    with advise_on_model(keeps_branches=bool(keep)):
+        kept_types = types_of_kept_branches(infos, settings, keep)
     if note := training_note(classifier, infos, settings):
         run_folder.say(f"  warning: {note}")
 

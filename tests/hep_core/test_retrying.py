@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import uproot
@@ -26,6 +27,7 @@ from hep_core.input_errors import (
     read_error,
 )
 from hep_core.storage import ATTEMPTS, retry_remote, translate_fs_errors
+from ingestion.kept_branches import types_of_kept_branches
 from ingestion.range_output import ingest_range, split_entries
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest
@@ -189,6 +191,20 @@ def test_a_file_that_opens_at_the_third_attempt_is_fine(
     monkeypatch.setattr(*position, flaky if position[0] is uproot else flaky.method())
     assert checked_files(path)[0].entries == 20
     assert flaky.calls >= 3
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_file_without_entries_gives_the_type_of_a_branch_at_the_third_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    infos = checked_files(write_delphes(tmp_path / "none.root", [], more={"run": np.arange(0)}))
+    flaky = Flaky(uproot.open, once_more(), times=2)
+    monkeypatch.setattr(uproot, "open", flaky)
+
+    types = types_of_kept_branches(infos, IngestSettings(), ["run"])
+
+    assert types == {"run": "int64"}
+    assert flaky.calls == 3
 
 
 @pytest.mark.parametrize(

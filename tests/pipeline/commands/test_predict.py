@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 
+import awkward as ak
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,7 @@ from rich.console import Console
 from stages_in_process import without_spark
 
 from hep_core.input_errors import InputFileError
-from ingestion.errors import MissingBranchError
+from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from pipeline.commands.predict import FailedFile, FileScores, predict
 from pipeline.config import Config, load_config
 from pipeline.errors import ConfigError, RunFolderError
@@ -108,6 +109,17 @@ def test_a_branch_that_files_without_entries_lack_is_named_with_the_nearest(
 
     with pytest.raises(MissingBranchError, match=r"'eventNumbre'.* Nearest: eventNumber"):
         scoring.predict(tmp_path / "out", "no_entries.root", keep=["eventNumbre"])
+
+
+def test_text_cannot_be_kept_from_files_without_entries(scoring: Scoring, tmp_path: Path) -> None:
+    with_text = {"generator": ak.Array(["pythia"])}
+    write_delphes(scoring.data / "text.root", [], tree="Events", more=with_text)
+
+    with pytest.raises(WrongBranchTypeError, match="holds text") as caught:
+        scoring.predict(tmp_path / "out", "text.root", keep=["generator"])
+
+    assert "If it is a branch of --keep" in str(caught.value)
+    assert "ingest." not in str(caught.value)
 
 
 def test_momenta_that_look_like_mev_are_named(scoring: Scoring, tmp_path: Path) -> None:
