@@ -13,8 +13,6 @@ from ingestion.expressions import LABEL_PREFIX, ColumnSource
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.thresholds import Offsets
 
-#: What names the branches that pass through: a key of the config, or an option.
-COPIED_BRANCHES_KEY: Final = "ingest.pass_through or --keep"
 #: The remedy for b-tags that are no bits.
 _BTAG_REMEDY: Final = (
     "Map a branch of bits under ingest.branch_map, or set the threshold of a discriminant, or of "
@@ -54,7 +52,7 @@ def config_key(column: str) -> str:
         return "`weight` of the sample"
     if column.startswith(LABEL_PREFIX):
         return "`label_by` of the sample"
-    return "ingest.weights" if is_variation(column) else COPIED_BRANCHES_KEY
+    return "ingest.weights" if is_variation(column) else "ingest.pass_through"
 
 
 def column_numbers(
@@ -85,8 +83,7 @@ def column_numbers(
     if _holds_text(array) or array.ndim > 2:
         raise _no_number_error(array, location)
     remedy = (
-        f"Take it out of {COPIED_BRANCHES_KEY}; a number of a list can be a weight "
-        f"(ingest.weights)."
+        "Take it out of ingest.pass_through; a number of a list can be a weight (ingest.weights)."
     )
     if is_weight(column) or column.startswith(LABEL_PREFIX):
         remedy = f"Name one of a list under {key}, from 0: '{source.branch}[0]'."

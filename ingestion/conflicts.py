@@ -13,7 +13,6 @@ from uuid import UUID, uuid5
 import xxhash
 
 from hep_core.storage import url_to_fs
-from ingestion.branches import COPIED_BRANCHES_KEY
 from ingestion.errors import (
     BadFilesError,
     ConflictingFilesError,
@@ -111,7 +110,7 @@ def check_conflicts(infos: Sequence[FileInfo]) -> None:
                 f"{info.location} has {info.pass_through}, {first.location} has "
                 f"{first.pass_through}; branches that pass through must have one type in all "
                 f"files.",
-                f"Take one out of {COPIED_BRANCHES_KEY}, or convert the files.",
+                "Take one out of ingest.pass_through, or convert the files.",
             )
 
 

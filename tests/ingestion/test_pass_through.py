@@ -195,7 +195,7 @@ def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_p
     first = written(tmp_path / "a.root")
     with pytest.raises(
         MissingBranchError,
-        match=r"'Event\.Numbr' \(for ingest\.pass_through or --keep: .*Nearest: Event\.Number",
+        match=r"'Event\.Numbr' \(for ingest\.pass_through: .*Nearest: Event\.Number",
     ):
         inventory([source_of("a", 0, str(first))], IngestSettings(pass_through=["Event.Numbr"]))
     sources = [
