@@ -119,6 +119,23 @@ class EmptySampleError(InputFileError):
 class BadFilesError(InputFileError):
     """Several files are bad; each is listed."""
 
+    problems: Sequence[tuple[str, InputFileError]] = ()
+    """Pairs of the path of a file and its error; empty if only the message names them."""
+
+    @classmethod
+    def listing(cls, problems: Sequence[tuple[str, InputFileError]]) -> Self:
+        """The error that lists several problems."""
+        messages = list_messages((path, str(problem)) for path, problem in problems)
+        error = cls(f"{len(problems)} input files are bad:\n{messages}")
+        error.problems = problems
+        return error
+
+    def with_remedy(self, remedy: str) -> Self:
+        """Return the error in which each problem has another remedy; see `InputFileError`."""
+        if not self.problems:
+            return super().with_remedy(remedy)
+        return self.listing([(path, error.with_remedy(remedy)) for path, error in self.problems])
+
     @classmethod
     def raise_any(cls, problems: Sequence[tuple[str, InputFileError]]) -> None:
         """Raise the only problem itself, or one error that lists several; none raises nothing.
@@ -129,8 +146,7 @@ class BadFilesError(InputFileError):
             _, problem = problems[0]
             raise problem
         if problems:
-            messages = list_messages((path, str(problem)) for path, problem in problems)
-            raise cls(f"{len(problems)} input files are bad:\n{messages}")
+            raise cls.listing(problems)
 
 
 def list_messages(messages: Iterable[tuple[str, str]]) -> str:

@@ -44,7 +44,6 @@ def find_input_files(
     on_file: Callable[[int, int], None] | None = None,
     needs_particles: bool = True,
     needs_weights: bool = True,
-    remedy: str = "",
 ) -> Inventory:
     """Find and check the files of all samples.
 
@@ -57,8 +56,6 @@ def find_input_files(
         on_file: Reports the progress, as for `inventory`.
         needs_particles: Whether files must have tracks, photons and neutral hadrons.
         needs_weights: Whether files must have the weights that their sample states.
-        remedy: What to do about a file that does not fit, in the place of keys of the config; empty
-            if these help.
 
     Raises:
         InputFileError: As for `expand` and `inventory`; FilesToComeError also if all readable files
@@ -66,7 +63,7 @@ def find_input_files(
     """
     on_unmatched = None if strict else lambda warning: on_message(f"note: {warning}")
     sources = [
-        source._replace(needs_weight=needs_weights, needs_particles=needs_particles, remedy=remedy)
+        source._replace(needs_weight=needs_weights, needs_particles=needs_particles)
         for source in expand(samples, on_unmatched=on_unmatched)
     ]
     files = inventory(sources, settings, known=known, on_file=on_file)
@@ -133,8 +130,7 @@ def _check_file(
     try:
         size, modified = retry_remote(size_and_time, source.path)
         return _check_opened(source, settings, earlier, size, modified)
-    except InputFileError as error:
-        problem = error.with_remedy(source.remedy)
+    except InputFileError as problem:
         if is_recent(modified, settings.settle_seconds):
             reason = (
                 f"it may still be being written (bad if it is so {settings.settle_seconds:g} s, "

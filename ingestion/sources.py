@@ -26,9 +26,6 @@ class SourceFile(NamedTuple):
     data."""
     needs_particles: bool = True
     """Whether the file must have tracks, photons and neutral hadrons."""
-    remedy: str = ""
-    """What to do about a file that does not fit, in the place of keys of the config; empty if these
-    help."""
 
     @property
     def sum_branch(self) -> str | None:

@@ -33,7 +33,7 @@ from pipeline.event_tables import as_table
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.plugin_code import check_plugin_code
 from pipeline.runs.trained_models import FoundModel, check_same_settings
-from pipeline.scoring_advice import advise_on_model, remedy_by_model
+from pipeline.scoring_advice import advise_on_model
 
 #: Reasons for which an entry has no score, by the number of its flag; 0 is an entry with scores.
 FLAGS: Final = ("scored", "rejected_nonfinite", "rejected_no_lepton", *OUTCOMES[SELECTED + 1 :])
@@ -199,8 +199,7 @@ class EventClassifier(NamedTuple):
         pass_through = list(dict.fromkeys([*keep, *needed_branches()]))
         settings = self.reading.model_copy(update={"pass_through": pass_through})
         sample = SampleSettings(name="inputs", label=0, files=list(inputs), weight=NO_WEIGHT)
-        keeps_branches = bool(keep)
-        with advise_on_model(keeps_branches=keeps_branches):
+        with advise_on_model(keeps_branches=bool(keep)):
             inventory = find_input_files(
                 [sample],
                 settings,
@@ -208,8 +207,6 @@ class EventClassifier(NamedTuple):
                 strict=True,
                 needs_particles=self.selection.particles,
                 needs_weights=False,
-                # One error about several files has the remedy of each.
-                remedy=remedy_by_model(keeps_branches=keeps_branches),
             )
         check_particles_of_training(inventory.infos, {HAS_PARTICLES: self.has_particles})
         return settings, inventory.infos

@@ -18,20 +18,12 @@ MODEL_DECIDES: Final = (
 _KEEP_ANOTHER: Final = "If it is a branch of --keep, name another one there."
 
 
-def remedy_by_model(*, keeps_branches: bool) -> str:
-    """Return what to do about a file that does not fit to a model.
-
-    Args:
-        keeps_branches: Whether branches that the user names are copied.
-    """
-    return f"{_KEEP_ANOTHER} {MODEL_DECIDES}" if keeps_branches else MODEL_DECIDES
-
-
 @contextmanager
 def advise_on_model(*, keeps_branches: bool) -> Iterator[None]:
     """Give errors about files in the context a remedy other than keys of the config.
 
-    The argument is that of `remedy_by_model`.
+    Args:
+        keeps_branches: Whether branches that the user names are copied.
 
     Raises:
         InputFileError: The error, with its remedy.
@@ -39,7 +31,8 @@ def advise_on_model(*, keeps_branches: bool) -> Iterator[None]:
     try:
         yield
     except InputFileError as error:
-        advised = error.with_remedy(remedy_by_model(keeps_branches=keeps_branches))
+        remedy = f"{_KEEP_ANOTHER} {MODEL_DECIDES}" if keeps_branches else MODEL_DECIDES
+        advised = error.with_remedy(remedy)
         # An error without a remedy in the config stays as it is, and keeps its own cause.
         if advised is error:
             raise

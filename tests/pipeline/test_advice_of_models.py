@@ -17,6 +17,7 @@ from event_rows import Row, event_row, jet, lepton
 from features.settings import FeatureSettings
 from hep_core.input_errors import InputFileError
 from ingestion import tally
+from ingestion.errors import BadFilesError
 from ingestion.notes import unusual_content
 from models.prediction import Candidate
 from pipeline.runs.trained_models import FoundModel
@@ -101,6 +102,12 @@ def test_an_error_keeps_its_remedy_on_the_way_from_a_task() -> None:
     assert str(sent) == "it is wrong. Set ingest.tree."
     assert str(sent.with_remedy("Take another file.")) == "it is wrong. Take another file."
     assert str(sent.with_remedy("")) == str(sent)
+    several = BadFilesError.listing([("a.root", sent), ("b.root", InputFileError("it is gone."))])
+    several = pickle.loads(pickle.dumps(several))  # noqa: S301 - our own bytes
+    text_with_remedy = str(several.with_remedy("Take another file."))
+    assert "Set ingest.tree." in str(several)
+    assert "- it is wrong. Take another file.\n- it is gone." in text_with_remedy
+    assert "ingest" not in text_with_remedy
     # No key of the config helps against some errors, and so no other remedy replaces theirs.
     assert str(InputFileError("it is gone.").with_remedy("Take another file.")) == "it is gone."
 
