@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from features.dataset import FeatureDataset
+from features.errors import FeatureError
+from hep_core.input_errors import InputFileError
+from hep_core.integrity import DamagedOutputError
 from ingestion.conflicts import tree_identity
 from ingestion.file_info import FileInfo
 from ingestion.notes import problems_of_content
@@ -14,14 +18,22 @@ from pipeline.runs.seen_events import count_seen_of_files
 from pipeline.scoring import EventClassifier
 from pipeline.scoring_advice import MODEL_DECIDES
 
+#: Errors of features that are gone, wholly or in part, or whose storage is out of reach.
+_UNREADABLE_FEATURES: Final = (
+    DamagedOutputError,
+    FeatureError,
+    FileNotFoundError,
+    InputFileError,
+)
+
 
 def training_note(
     classifier: EventClassifier, infos: Sequence[FileInfo], settings: IngestSettings
 ) -> str:
     """Return a sentence if the model was trained on events of these files; else an empty text.
 
-    Without the features of its training nothing is known. Copies of events in other files do not
-    count.
+    Without the features of its training nothing is known. Scores do not need them, so they may be
+    removed after the model was loaded. Copies of events in other files do not count.
 
     Args:
         classifier: The model.
@@ -34,7 +46,10 @@ def training_note(
     for info in infos:
         # In a training, the identity of a file also holds the tree if its sample names one.
         identities += [info.uuid, tree_identity(info.uuid, settings.tree_name)]
-    num_seen = count_seen_of_files(FeatureDataset.load(classifier.dataset), identities)
+    try:
+        num_seen = count_seen_of_files(FeatureDataset.load(classifier.dataset), identities)
+    except _UNREADABLE_FEATURES:
+        return ""
     if not num_seen:
         return ""
     return (

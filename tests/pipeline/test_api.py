@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -143,3 +144,17 @@ def test_scores_of_training_events_come_with_a_warning(tmp_path: Path) -> None:
     (message,) = warnings_of_predict(path, dataset.folder)
 
     assert message.startswith("hlf was trained on 5 events of these files")
+
+
+def test_scores_do_not_need_the_features_of_the_training(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [event_row(electrons=[lepton(40.0, 0.5, 0.5)])])
+    dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
+
+    # `clean`, or another run, removes them one after the other.
+    (first_file, *_) = dataset.files("val")
+    first_file.unlink()
+    warnings_after_first = warnings_of_predict(path, dataset.folder)
+    shutil.rmtree(dataset.folder)
+
+    assert warnings_after_first == []
+    assert warnings_of_predict(path, dataset.folder) == []
