@@ -1,4 +1,4 @@
-"""Notes about files that a model scores, and advice where the model decides how they are read."""
+"""Notes about files that a model scores: known events, and content that looks wrong."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
     if version is not None:
         dataset = FeatureDataset.load(version.verified().folder)
         has_same_settings = dataset.definitions == kernel_items(config.features)
-        # Beside new events, whose features are computed now, they train the reference.
+        # The features of the run folder train the reference; those of new events are computed now.
         has_same_code = is_needed or dataset.plugin_code in ({}, feature_code())
         if (
             has_same_settings
