@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Final, TextIO
-from uuid import uuid4
 
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 
@@ -53,7 +52,12 @@ def is_ours(folder: Path) -> bool:
     """
     if folder.is_symlink() or not folder.is_dir():
         return False
-    return (folder / MARKER).is_file() or not any(folder.iterdir())
+    # The names are read once, since another process may write the marker meanwhile.
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return False
+    return MARKER in names or not names
 
 
 def remove(folder: Path) -> None:
@@ -63,13 +67,18 @@ def remove(folder: Path) -> None:
     """
     if not is_ours(folder):
         return
+    _empty(folder)
+    (folder / MARKER).unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def _empty(folder: Path) -> None:
+    """Remove all that a folder holds, but for the marker."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != MARKER:
             path.unlink()
-    (folder / MARKER).unlink(missing_ok=True)
-    folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -133,6 +142,18 @@ def _hold(folder: Path, locks: contextlib.ExitStack) -> None:
     """
     try:
         marker = locks.enter_context((folder / MARKER).open("r+"))
+    except OSError:
+        return
+    _lock(marker, folder)
+
+
+def _lock(marker: TextIO, folder: Path) -> None:
+    """Lock the open marker of a folder exclusively, if it can be locked.
+
+    Raises:
+        BlockingIOError: A job has claimed the folder, or has made it again meanwhile.
+    """
+    try:
         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
@@ -178,33 +199,54 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     _check_is_new(folder)
     unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
-    in_use = FolderInUseError(
-        f"Another command is writing {folder}. Wait for its end, or give another --out."
-    )
-    # Of several commands that begin at once, the folder belongs to the one with this note.
-    note = uuid4().hex
-    try:
-        # A killed command may have left a folder of this name.
-        remove_unclaimed(unfinished)
-        make(unfinished, note)
-    except OSError as cause:
-        if isinstance(cause, FileExistsError) and is_ours(unfinished):
-            raise in_use from cause
-        raise cannot_write(unfinished, cause, alternative="another folder with --out") from cause
-    with claimed([unfinished]):
-        if read_note(unfinished) != note:
-            raise in_use
+    with contextlib.ExitStack() as locks:
+        try:
+            _take(unfinished, locks)
+        except BlockingIOError as cause:
+            raise FolderInUseError(
+                f"Another command is writing {folder}. Wait for its end, or give another --out."
+            ) from cause
+        except OSError as cause:
+            raise cannot_write(
+                unfinished, cause, alternative="another folder with --out"
+            ) from cause
         try:
             yield unfinished
             _check_is_new(folder)
             unfinished.rename(folder)
         except BaseException:
-            # It is claimed until it is gone: no other command begins to write it meanwhile.
+            # It is locked until it is gone: no other command begins to write it meanwhile.
             with contextlib.suppress(OSError):
                 remove(unfinished)
             raise
         # Without the marker the folder belongs to the user.
         (folder / MARKER).unlink()
+
+
+def _take(folder: Path, locks: contextlib.ExitStack) -> None:
+    """Make an empty folder, or take the one of a killed command, and lock its marker.
+
+    Of several commands that begin at once, the one with the lock has the folder. Only that one
+    removes anything, so the others find a folder with its content, or none.
+
+    Raises:
+        FileExistsError: There is a file of this name, or a folder that is not ours.
+        BlockingIOError: Another command has the folder, or has just moved or removed it.
+        OSError: The folder cannot be written.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        # It may be gone by now.
+        if not is_ours(folder) and os.path.lexists(folder):
+            raise
+    try:
+        marker = locks.enter_context((folder / MARKER).open("a+", encoding="utf-8"))
+    except FileNotFoundError as cause:
+        raise BlockingIOError(f"{folder} was removed") from cause
+    _lock(marker, folder)
+    _empty(folder)
 
 
 def _check_is_new(folder: Path) -> None:

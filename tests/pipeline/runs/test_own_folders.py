@@ -6,9 +6,9 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
@@ -106,27 +106,85 @@ def write_scores(folder: Path, *, meanwhile: Callable[[], object] = lambda: None
         meanwhile()
 
 
-def test_two_commands_that_begin_at_once_do_not_share_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def after(operation: Callable[..., Any], begin_another: Callable[[], object]) -> Callable[..., Any]:
+    """Return an operation after which another command begins, also if the operation fails."""
+
+    def operate(*arguments: Any, **options: Any) -> Any:
+        try:
+            return operation(*arguments, **options)
+        finally:
+            begin_another()
+
+    return operate
+
+
+@pytest.mark.parametrize("leftover", ["none", "empty", "marked"])
+@pytest.mark.parametrize("second_fails", [False, True], ids=["writes", "fails"])
+@pytest.mark.parametrize(
+    ("module", "operation"),
+    [
+        (Path, "exists"),
+        (Path, "mkdir"),
+        (Path, "open"),
+        (fcntl, "flock"),
+        # These read the folder of a killed command.
+        (Path, "is_dir"),
+        (Path, "iterdir"),
+    ],
+)
+def test_of_two_commands_that_begin_at_once_one_writes_and_the_other_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    operation: str,
+    second_fails: bool,
+    leftover: str,
 ) -> None:
-    folder = tmp_path / "scores"
-    make = own_folders.make
+    folder, unfinished = tmp_path / "scores", tmp_path / ".scores.unfinished"
+    if leftover != "none":
+        unfinished.mkdir()
+    if leftover == "marked":
+        (unfinished / MARKER).touch()
+        (unfinished / "scores.parquet").write_text("killed")
+    writers = []
     with ExitStack() as second_command:
 
-        def make_while_another_begins(unfinished: Path, note: str = "") -> None:
-            make(unfinished, note)
-            monkeypatch.setattr(own_folders, "make", make)
-            # The first command has its folder, and has not claimed it yet.
+        def begin_the_second_command() -> None:
+            monkeypatch.undo()
             second_folder = second_command.enter_context(own_folders.new_folder(folder))
             (second_folder / "scores.parquet").write_text("second")
+            writers.append("second")
 
-        monkeypatch.setattr(own_folders, "make", make_while_another_begins)
-        with (
-            pytest.raises(FolderInUseError, match=r"is writing .*scores"),
-            own_folders.new_folder(folder),
-        ):
-            pytest.fail("two commands write the folder")
-    assert (folder / "scores.parquet").read_text() == "second"
+        def begin_and_fail() -> None:
+            monkeypatch.undo()
+            with suppress(InterruptedError), own_folders.new_folder(folder):
+                raise InterruptedError
+
+        begin = begin_and_fail if second_fails else begin_the_second_command
+
+        def begin_unless_refused() -> None:
+            with suppress(FolderInUseError):
+                begin()
+
+        monkeypatch.setattr(
+            module, operation, after(getattr(module, operation), begin_unless_refused)
+        )
+        with suppress(FolderInUseError), own_folders.new_folder(folder) as first_folder:
+            (first_folder / "scores.parquet").write_text("first")
+            writers.append("first")
+    monkeypatch.undo()
+
+    if not second_fails:
+        assert len(writers) == 1
+    assert [path.read_text() for path in folder.glob("*")] == writers
+    assert not unfinished.exists()
+
+
+def test_a_folder_below_a_link_to_nothing_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+
+    with pytest.raises(RunFolderError, match=r"\.scores\.unfinished cannot be written"):
+        write_scores(tmp_path / "link" / "scores")
 
 
 def test_a_failed_command_removes_its_folder_before_another_can_begin(
