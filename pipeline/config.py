@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Self
 
@@ -206,6 +206,18 @@ class Config(SettingsSection):
         common_settings = self.train.model_dump(exclude_unset=True)
         own_settings = self.train_by_network.get(network, {})
         return TrainSettings.model_validate({**common_settings, **own_settings})
+
+    def problems_of_searched_schedule(self, network: ModelName) -> Iterator[str]:
+        """Yield a message for each change of the rate that the fewest epochs of a search prevent.
+
+        Each begins with the key of the schedule: that of the network, or that of all networks.
+        """
+        section = "train"
+        if "schedule" in self.train_by_network.get(network, {}):
+            section = f"train_by_network.{network}"
+        schedule = self.training_of(network).schedule
+        for problem in schedule.problems(min(self.gridsearch.epochs), "gridsearch.epochs"):
+            yield f"{section}.{problem}"
 
 
 class LoadedConfig(NamedTuple):

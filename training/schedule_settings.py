@@ -48,24 +48,31 @@ class ScheduleSettings(SettingsSection):
         """Whether the learning rate within an epoch depends on the number of epochs of the run."""
         return self.decay == "cosine"
 
-    def problems(self, epochs: int) -> Iterator[str]:
-        """Yield a sentence for each change of the rate that a run of this length cannot make."""
+    def problems(self, epochs: int, epochs_key: str = "train.epochs") -> Iterator[str]:
+        """Yield a sentence for each change of the rate that a run of this length cannot make.
+
+        Each sentence begins with a key of the section that holds the schedule.
+
+        Args:
+            epochs: The number of epochs of the run.
+            epochs_key: The key of the config that sets it.
+        """
         if self.warmup_epochs > epochs:
             yield (
                 f"schedule.warmup_epochs: {self.warmup_epochs:g} of {epochs} epoch(s): the "
-                f"learning rate never reaches its full value. Lower it, or raise train.epochs"
+                f"learning rate never reaches its full value. Lower it, or raise {epochs_key}"
             )
         if self.decay == "cosine" and self.warmup_epochs == epochs:
             yield (
                 f"schedule.decay: cosine after {self.warmup_epochs:g} schedule.warmup_epochs of "
                 f"{epochs} epoch(s): the learning rate never falls. Lower schedule.warmup_epochs, "
-                f"or raise train.epochs"
+                f"or raise {epochs_key}"
             )
         late = [f"{epoch:g}" for epoch in self.milestones if epoch >= epochs]
         if late:
             yield (
                 f"schedule.milestones: {', '.join(late)} of {epochs} epoch(s): the learning rate "
-                f"does not fall there. Leave them out, or raise train.epochs"
+                f"does not fall there. Leave them out, or raise {epochs_key}"
             )
         early = [f"{epoch:g}" for epoch in self.milestones if self._is_before_full_rate(epoch)]
         if early:

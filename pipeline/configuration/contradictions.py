@@ -320,8 +320,7 @@ def _contradictions_of_trainings(config: Any) -> Iterator[str]:
 
     They are those of `train`, with the network's own values in `train_by_network`.
 
-    The settings of a network from the grid search must also hold for the fewest epochs of the
-    search.
+    The schedule of a network from the grid search must also suit the fewest epochs of the search.
     """
     trainings = [config.train]
     searched = [name for name in config.model.names if config.model.of(name).is_searched]
@@ -330,18 +329,14 @@ def _contradictions_of_trainings(config: Any) -> Iterator[str]:
             training = config.training_of(name)
             trainings.append(training)
             if name in searched:
-                fewest_epochs = {"epochs": min(config.gridsearch.epochs)}
-                # Only set values are checked again, so that defaults may follow the epochs.
-                settings = training.model_dump(exclude_unset=True) | fewest_epochs
-                TrainSettings.model_validate(settings)
+                yield from config.problems_of_searched_schedule(name)
         except ValidationError as cause:
             # Each mistake becomes a sentence, as for a mistake in `train`.
             sentences = []
             for mistake in cause.errors():
                 _, sentence = describe_mistake(mistake, TrainSettings)
                 sentences.append(sentence)
-            condition = " with the fewest gridsearch.epochs" if name in searched else ""
-            yield f"train_by_network.{name}{condition}: {' '.join(sentences)}"
+            yield f"train_by_network.{name}: {' '.join(sentences)}"
     yield from _credentials_of_launchers(trainings)
     for training in trainings:
         if training.decorrelate is not None:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from features.dataset import FeatureDataset
     from training.gridsearch.results import Score
     from training.gridsearch.search import Search
-    from training.gridsearch.settings import GridSearchSettings
     from training.gridsearch.spark_job import SearchOutcome
-    from training.settings import TrainSettings
 
 #: Keys of `train` that the trainings of a search use.
 _FROM_TRAIN: Final = ("optimizer", "momentum", "weight_decay", "schedule", "seed")
@@ -95,7 +93,7 @@ class GridSearch(Stage):
 
         config = context.config
         training = config.training_of("hlf")
-        _check_schedule(training, config.gridsearch)
+        _check_schedule(config)
         dataset = FeatureDataset.load(context.upstream["features"].folder.absolute())
         if training.decorrelate is not None:
             context.say("the search compares settings without the term of train.decorrelate")
@@ -120,17 +118,16 @@ class GridSearch(Stage):
             return _finish(context, search, outcome, dataset, seconds, num_slots)
 
 
-def _check_schedule(training: TrainSettings, grid: GridSearchSettings) -> None:
+def _check_schedule(config: Config) -> None:
     """Refuse a schedule that the setting of the fewest epochs cannot follow to its end.
 
     The validation of the config does so only if a network takes its settings from the search.
     """
     from training.errors import IdleSettingError
 
-    fewest_epochs = min(grid.epochs)
-    problems = list(training.schedule.problems(fewest_epochs))
+    problems = list(config.problems_of_searched_schedule("hlf"))
     if problems:
-        raise IdleSettingError(f"gridsearch.epochs: {fewest_epochs}: train.{'; '.join(problems)}")
+        raise IdleSettingError("; ".join(problems))
 
 
 def _finish(

@@ -274,9 +274,10 @@ def test_a_warm_up_fits_the_fewest_epochs_of_the_search() -> None:
     }
 
     Config.model_validate(settings)
-    message = r"hlf with the fewest gridsearch\.epochs: .*warmup_epochs: 9 of 5 epoch"
-    with pytest.raises(ValidationError, match=message):
+    message = r"train\.schedule\.warmup_epochs: 9 of 5 epoch.* raise gridsearch\.epochs"
+    with pytest.raises(ValidationError, match=message) as refused:
         Config.model_validate({**settings, "model": {"hlf": {"from_gridsearch": True}}})
+    assert "train.epochs" not in str(refused.value)
 
 
 def test_a_sample_of_several_classes_may_have_the_name_of_one_of_them() -> None:

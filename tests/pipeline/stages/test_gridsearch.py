@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,16 +77,40 @@ def test_each_setting_of_the_grid_has_a_score_or_a_failure(
     assert [check.passed for check in result.checks] == [passes]
 
 
-def test_a_schedule_that_needs_more_epochs_than_a_setting_has_is_refused() -> None:
+def refusal_of_schedule(changes: dict[str, Any]) -> str:
+    """Return the message with which the stage refuses a schedule for a trial of two epochs."""
     # No network takes its settings from the search, so the config is valid.
-    changes = {
-        "train": {"schedule": {"warmup_epochs": 2, "decay": "cosine"}},
-        "gridsearch": {"epochs": [20, 2]},
-    }
-    context: Any = SimpleNamespace(config=Config.model_validate(MINIMAL | changes))
-
-    with pytest.raises(IdleSettingError, match=r"gridsearch\.epochs: 2.*rate never falls"):
+    config = Config.model_validate({**MINIMAL, **changes, "gridsearch": {"epochs": [20, 2]}})
+    context: Any = SimpleNamespace(config=config)
+    with pytest.raises(IdleSettingError) as refused:
         gridsearch.GridSearch().run(context)
+    return str(refused.value)
+
+
+def test_a_schedule_that_needs_more_epochs_than_a_setting_has_is_refused() -> None:
+    schedule = {"warmup_epochs": 2, "decay": "cosine"}
+
+    message = refusal_of_schedule({"train": {"schedule": schedule}})
+
+    assert re.fullmatch(
+        r"train\.schedule\.decay: .* of 2 epoch.*rate never falls.* raise gridsearch\.epochs",
+        message,
+    )
+
+
+def test_each_fault_of_a_schedule_has_its_key() -> None:
+    schedule = {"warmup_epochs": 9, "decay": "step", "milestones": [10]}
+
+    message = refusal_of_schedule({"train": {"schedule": schedule}})
+    message_of_network = refusal_of_schedule({"train_by_network": {"hlf": {"schedule": schedule}}})
+
+    assert re.findall(r"(\S+): \d+ of 2 epoch", message) == [
+        "train.schedule.warmup_epochs",
+        "train.schedule.milestones",
+    ]
+    assert message.count("raise gridsearch.epochs") == 2
+    assert "train.epochs" not in message
+    assert message_of_network == message.replace("train.", "train_by_network.hlf.")
 
 
 @pytest.mark.parametrize(
