@@ -14,6 +14,7 @@ from hep_studies.simulator.transport import SimNetwork
 from hep_studies.simulator.virtual_time import VirtualClock, without_garbage_collection
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
+from training.loop.coroutines import checked_awaits
 from training.loop.factories import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import MemoryFiles, RunFiles, merge_records
@@ -130,7 +131,8 @@ def simulate(
     for rank, trainer in enumerate(trainers):
         clock.spawn(trainer.run(resume), f"worker {rank}")
     # Runs all training loops to their ends.
-    clock.run()
+    with checked_awaits():
+        clock.run()
     records = merge_records([trainer.history for trainer in trainers])
     return Simulated(records, stacked.parameters, clock.now, _best_model(files_of_rank))
 

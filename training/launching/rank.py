@@ -16,6 +16,7 @@ from training.errors import LaunchError
 from training.flat_model import FlatModel, ModelState
 from training.launching.run_spec import RunSpec
 from training.loop.checkpoints import Checkpoint, CheckpointFolder
+from training.loop.coroutines import checked_awaits
 from training.loop.factories import make_algorithm, make_model
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import Progress
@@ -101,7 +102,7 @@ def train(
         on_progress,
         partition=partition,
     )
-    with without_denormals():
+    with without_denormals(), checked_awaits():
         end = Position(settings.epochs, 0)
         run_now(trainer.run(agreed_checkpoint(files.checkpoints, transport, end=end)))
     # The last records of all ranks are written behind the barrier, for TensorBoard and the summary.

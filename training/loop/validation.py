@@ -13,7 +13,7 @@ from torch import Tensor
 from training.algorithms.base import Algorithm, consensus_distance
 from training.errors import ShardError, TrainingError
 from training.flat_model import ModelState
-from training.loop.coroutines import require_awaited, watch_coroutines
+from training.loop.coroutines import require_awaited
 from training.loop.metering import Meter
 from training.loop.records import RunFiles
 from training.loop.worker_state import SharedBuffers
@@ -63,7 +63,6 @@ class Validator:
         self._num_rows = num_rows
         self.best = BestModel()
         """The best model that this worker has validated."""
-        watch_coroutines()
 
     def restore_best(self, saved_models: Iterable[Mapping[str, Any]]) -> None:
         """Take over the best of some models of a checkpoint, given by the fields of `BestModel`."""
@@ -89,6 +88,7 @@ class Validator:
         await self._algorithm.flush()
         with meter.attribute_all_to("validate"):
             await self._algorithm.result(joint_model)
+            require_awaited()
             _require_written(joint_model, self._algorithm.result)
             distance = await consensus_distance(local_model, joint_model, transport)
             state = ModelState(joint_model, await self._buffers.mean())
@@ -115,6 +115,7 @@ class Validator:
         model = _unwritten(self._work)
         with self._meter.attribute_all_to("validate"):
             distance = await self._algorithm.snapshot(model)
+            require_awaited()
             _require_written(model, self._algorithm.snapshot)
             state = ModelState(model, await self._buffers.snapshot())
             sums = await self._work.validate(state, ValidationPart(0, 1))

@@ -63,10 +63,10 @@ class LocalSteps(Algorithm):
             self.optimizer.step()
 
 
-def run_method(algorithm_class: type[Any], **traits: Any) -> Any:
+def run_method(algorithm_class: type[Any], *, epochs: int = 2, **traits: Any) -> Any:
     """Register a class as a method, and train with it in the simulator."""
     algorithm("own", OwnSettings, Traits(title="own", **traits))(algorithm_class)
-    return run(algorithm="own", workers=2)
+    return run(algorithm="own", workers=2, epochs=epochs)
 
 
 def test_a_method_that_does_not_write_the_model_of_the_run_is_refused() -> None:
@@ -84,8 +84,29 @@ def test_a_method_that_forgets_to_await_is_refused() -> None:
             if self.has_gradient(compute_gradient, num_samples):  # type: ignore[truthy-bool]
                 self.optimizer.step()
 
-    with pytest.raises(TrainingError, match=r"has_gradient.*test_own_methods\.py.*`await`"):
+    with (
+        pytest.warns(RuntimeWarning, match="was never awaited"),
+        pytest.raises(TrainingError, match=r"has_gradient.*test_own_methods\.py.*`await`"),
+    ):
         run_method(Forgets)
+
+
+@pytest.mark.parametrize("call", ["flush", "result", "quiesce", "close"])
+def test_an_await_that_is_missing_at_the_end_of_the_run_is_named(call: str) -> None:
+    class Forgets(LocalSteps):
+        pass
+
+    async def forget(method: Forgets, *vectors: Vector) -> None:
+        method.transport.barrier()  # type: ignore[unused-coroutine]
+        await getattr(LocalSteps, call)(method, *vectors)
+
+    setattr(Forgets, call, forget)
+
+    with (
+        pytest.warns(RuntimeWarning, match="was never awaited"),
+        pytest.raises(TrainingError, match=r"barrier.*test_own_methods\.py.*`await`"),
+    ):
+        run_method(Forgets, epochs=1)
 
 
 @pytest.mark.parametrize("size", [1, 52])
