@@ -266,8 +266,8 @@ _WAIT_OF_SRUN: Final = re.compile(r"^srun: .*(temporarily disabled|queued|waitin
 class StartLimit:
     """A thread that stops a launcher whose ranks do not start, or that does not end after a stall.
 
-    The time counts from the last news: a rank began, is in MPI, or trains. Time in which this
-    process was suspended does not count.
+    The time counts from the last news: a rank began, is in MPI, or trains. Of each time in which
+    this process was suspended, 3 s count at most.
 
     `settings`: number of ranks and the time without progress. `on_wait`: called now and then with a
     sentence about the wait of a long start.
@@ -300,7 +300,7 @@ class StartLimit:
         20 s; or the start has had no news for longer than the limit. Meanwhile a long start says
         what it waits for, after 20 s, 40 s, 80 s and so on.
         """
-        running = RunningTime(most_seconds=self._limit_seconds / 2)
+        running = RunningTime(self._limit_seconds)
         begin = last_news = running.seconds()
         last_heartbeats = -1
         silence_seconds = _SILENCE_SECONDS

@@ -94,9 +94,14 @@ class Meter:
         self._last_sign = self._now()
 
     @property
+    def last_sign(self) -> float:
+        """Time of the last lap or call of `alive`, on the clock of the meter [s]."""
+        return max(self._last_lap, self._last_sign)
+
+    @property
     def seconds_without_sign(self) -> float:
         """Time since the last lap or call of `alive` [s]."""
-        return self._now() - max(self._last_lap, self._last_sign)
+        return self._now() - self.last_sign
 
     @property
     def total_seconds(self) -> float:

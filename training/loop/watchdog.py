@@ -18,6 +18,8 @@ from training.loop.metering import Meter
 
 #: Time for the other ranks to write their reports before this one ends the job [s].
 _GRACE_SECONDS: Final = 3.0
+#: Longest time between two calls of `RunningTime.seconds` that counts in full [s].
+_MOST_SECONDS: Final = 3.0
 
 
 class StallReport(NamedTuple):
@@ -34,16 +36,19 @@ class RunningTime:
     """The time in which this process ran [s], for limits of other work.
 
     A process that was suspended, by a batch system or with SIGSTOP, finds that much time has passed
-    in which nothing could happen. So a long time between two calls counts only as `most_seconds`.
+    in which nothing could happen. So a long time between two calls counts as 3 s, or as half of a
+    shorter limit.
+
+    `limit_seconds`: the limit of the other work [s].
     """
 
-    def __init__(self, most_seconds: float) -> None:
-        self._most_seconds = most_seconds
+    def __init__(self, limit_seconds: float) -> None:
+        self._most_seconds = min(_MOST_SECONDS, limit_seconds / 2)
         self._last_call = time.monotonic()
         self._seconds = 0.0
 
     def seconds(self) -> float:
-        """Return the time since this object was made; call it regularly."""
+        """Return the time since this object was made; call it each second, or more often."""
         now = time.monotonic()
         self._seconds += min(now - self._last_call, self._most_seconds)
         self._last_call = now
@@ -55,8 +60,8 @@ class Watchdog:
 
     A rank that waits for slower ones records nothing either. So every rank with new records touches
     a file, and the run is at a standstill only if no file changes. Then each rank reports what it
-    was doing, for how long, and its stack, in `<folder>/rank-<n>.json`. Time in which this process
-    was suspended does not count.
+    was doing, for how long, and its stack, in `<folder>/rank-<n>.json`. Of each time in which this
+    process was suspended, 3 s count at most.
 
     `folder`: folder of the reports. `signs`: folder of the files that ranks touch. All ranks share
     both. `seconds`: time without progress that ends the run [s].
@@ -69,10 +74,13 @@ class Watchdog:
         self._seconds = seconds
         self._last_signs: dict[str, int] = {}
         """Time of change of each rank's file, at the last look [ns]."""
-        # The looks are a tenth of the limit apart, plus the sleep and the work of a look.
-        self._running = RunningTime(most_seconds=seconds / 2)
+        self._running = RunningTime(seconds)
+        self._last_look = -math.inf
+        """Running time of the last look [s]."""
         self._last_change = 0.0
-        """Running time at which a file changed last [s]."""
+        """Running time of the look that last found progress of any rank [s]."""
+        self._last_sign = -math.inf
+        """Time of the last sign of this rank's meter that a look has found [s]."""
         self._main_thread = threading.get_ident()
         self._meter: Meter
         self._thread = threading.Thread(target=self._watch_until_stall, daemon=True)
@@ -90,13 +98,7 @@ class Watchdog:
         The folder of the reports appears as soon as any rank finds a standstill. All ranks wait for
         it, and report too.
         """
-        # Each pass may read many files on shared storage, so passes are far apart for long limits.
-        last_look = -math.inf
-        while not self._folder.exists():
-            if time.monotonic() - last_look >= self._seconds / 10:
-                last_look = time.monotonic()
-                if self._is_standstill(self._meter):
-                    break
+        while not self._folder.exists() and not self._is_standstill(self._meter):
             time.sleep(min(self._seconds / 4, 1.0))
         self._report(self._meter)
         # The other ranks see the folder and report too; then this rank ends the job.
@@ -104,23 +106,29 @@ class Watchdog:
         os._exit(1)
 
     def _is_standstill(self, meter: Meter) -> bool:
-        """Return whether no rank made progress for too long.
+        """Return whether a look finds that no rank made progress for too long.
 
-        If this rank made progress lately, its file is touched. A standstill is that neither this
-        rank's meter nor any rank's file has changed within the limit.
+        A look may read many files on shared storage, so it comes only once in a tenth of the limit.
+        If this rank made progress since the last one, its file is touched. A standstill is that
+        neither this rank's meter nor any rank's file has changed within the limit.
         """
         now = self._running.seconds()
+        if now - self._last_look < self._seconds / 10:
+            return False
+        self._last_look = now
+        has_new_sign = meter.last_sign > self._last_sign
+        if has_new_sign:
+            self._last_sign, self._last_change = meter.last_sign, now
         # Errors of storage count as no progress, since they would end this thread otherwise.
         with suppress(OSError):
-            if meter.seconds_without_sign < self._seconds / 4:
+            if has_new_sign:
                 self._signs.mkdir(exist_ok=True)
                 (self._signs / f"rank-{self.rank}").touch()
             # File times may come from another machine's clock, so only their changes count.
             signs = {path.name: path.stat().st_mtime_ns for path in self._signs.glob("rank-*")}
             if signs != self._last_signs:
                 self._last_signs, self._last_change = signs, now
-        seconds_without_change = now - self._last_change
-        return min(meter.seconds_without_sign, seconds_without_change) >= self._seconds
+        return now - self._last_change >= self._seconds
 
     def _report(self, meter: Meter) -> None:
         """Write what this rank was doing, for how long, and the stack of its main thread."""

@@ -156,32 +156,37 @@ def test_a_long_start_says_what_it_waits_for(
     assert messages[0].endswith(awaited)
 
 
-def test_a_start_that_was_suspended_gets_the_whole_limit_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stopped_seconds", [60.0, 3600.0, 1e6])
+def test_a_start_that_is_suspended_again_and_again_has_the_whole_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_seconds: float
 ) -> None:
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(watchdog, "time", clock)
-    monkeypatch.setattr(rank_reports, "_SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(rank_reports, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("threading.Thread.start", lambda _: None)
     files = LaunchFiles(tmp_path)
     files.log.touch()
-    messages: list[str] = []
     stops: list[float] = []
     limit = StartLimit(
         files,
-        TrainSettings(workers=2),
-        stop=lambda: stops.append(clock.now),
-        on_wait=messages.append,
+        TrainSettings(workers=2, stall_seconds=300.0),
+        stop=lambda: stops.append(running_seconds[-1]),
     )
-    clock.now += 2.0
-    wait_until(lambda: len(messages) == 1, label="a first look", seconds=10)
+    running_seconds = [0.0]
 
-    clock.now += 1e6
-    wait_until(lambda: len(messages) > 4 or bool(stops), label="more looks", seconds=10)
-    limit.end()
+    def run_and_stop(seconds: float) -> bool:
+        """Wait in the place of the thread; after each 30 s the batch system stops the process."""
+        running_seconds.append(running_seconds[-1] + seconds)
+        clock.now += seconds
+        if running_seconds[-1] % 30 == 0:
+            clock.now += stopped_seconds
+        return running_seconds[-1] > 1000
 
-    assert stops == []
+    monkeypatch.setattr(limit, "_is_over", SimpleNamespace(wait=run_and_stop))
+    limit._watch()
+
+    (seconds_until_stop,) = stops
+    assert 0.9 * 300 <= seconds_until_stop <= 301
 
 
 def test_a_rank_killed_for_memory_before_the_first_step_is_not_started_again(

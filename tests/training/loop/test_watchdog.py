@@ -36,10 +36,10 @@ class Rank:
         return self.watchdog._is_standstill(self.meter)
 
     def is_standstill_within(self, clock: Clock, seconds: float) -> bool:
-        """Look ten times in this time; whether one of the looks finds a standstill."""
+        """Look each second of this time; whether one of the looks finds a standstill."""
         looks = []
-        for _ in range(10):
-            clock.now += seconds / 10
+        for _ in range(round(seconds)):
+            clock.now += 1.0
             looks.append(self.is_standstill())
         return any(looks)
 
@@ -54,13 +54,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_rank_that_waits_for_a_slower_one_is_no_standstill(clock: Clock, tmp_path: Path) -> None:
     fast, slow = Rank(clock, tmp_path, 0), Rank(clock, tmp_path, 1)
 
-    for tick in range(100):
-        clock.now += LIMIT_SECONDS / 10
-        if tick % 8 == 0:
+    for second in range(round(10 * LIMIT_SECONDS)):
+        clock.now += 1.0
+        if second % 80 == 0:
             slow.meter.lap("compute")
 
-        assert not slow.is_standstill(), f"after {tick} looks"
-        assert not fast.is_standstill(), f"after {tick} looks"
+        assert not slow.is_standstill(), f"after {second} s"
+        assert not fast.is_standstill(), f"after {second} s"
 
     assert fast.meter.seconds_without_sign == pytest.approx(10 * LIMIT_SECONDS)
 
@@ -96,7 +96,7 @@ def test_a_job_that_was_suspended_gets_the_whole_limit_again(clock: Clock, tmp_p
     clock.now += 50 * LIMIT_SECONDS
     for rank in ranks:
         assert not rank.is_standstill()
-    clock.now += LIMIT_SECONDS / 10
+    clock.now += 1.0
     for rank in ranks:
         assert not rank.is_standstill()
 
@@ -106,12 +106,37 @@ def test_a_job_that_was_suspended_gets_the_whole_limit_again(clock: Clock, tmp_p
     assert ranks[0].is_standstill_within(clock, 0.9 * LIMIT_SECONDS)
 
 
+@pytest.mark.parametrize("stopped_seconds", [20.0, 0.4 * LIMIT_SECONDS, 4 * LIMIT_SECONDS])
+def test_stops_again_and_again_hardly_count(
+    clock: Clock, tmp_path: Path, stopped_seconds: float
+) -> None:
+    rank = Rank(clock, tmp_path, 0)
+
+    # A batch system that runs two jobs in turn: without a sign, 80 s of running are no standstill.
+    for _ in range(4):
+        assert not rank.is_standstill_within(clock, 20.0)
+        clock.now += stopped_seconds
+        assert not rank.is_standstill()
+
+    assert rank.is_standstill_within(clock, 0.4 * LIMIT_SECONDS)
+
+
+def test_steps_between_stops_are_progress(clock: Clock, tmp_path: Path) -> None:
+    rank = Rank(clock, tmp_path, 0)
+
+    for _ in range(30):
+        assert not rank.is_standstill_within(clock, 5.0)
+        rank.meter.lap("compute")
+        clock.now += 4 * LIMIT_SECONDS
+        assert not rank.is_standstill()
+
+
 def test_all_ranks_see_a_standstill(clock: Clock, tmp_path: Path) -> None:
     ranks = [Rank(clock, tmp_path, rank) for rank in range(3)]
     seconds_until_seen: dict[Rank, float] = {}
 
-    for _ in range(20):
-        clock.now += LIMIT_SECONDS / 10
+    for _ in range(round(2 * LIMIT_SECONDS)):
+        clock.now += 1.0
         for rank in ranks:
             if rank.is_standstill():
                 seconds_until_seen.setdefault(rank, clock.now - 1000.0)
