@@ -31,6 +31,7 @@ from training.launching.run_spec import RunSpec
 from training.loop.progress import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
+from training.readers.units import Position
 from training.settings import TrainSettings
 from training.transports.transport import Transport
 
@@ -192,7 +193,8 @@ def _prepare_run(spec: RunSpec, on_loss: Callable[[str], None]) -> None:
         from training.loop.resumption import settings_digest  # noqa: PLC0415 - as above
 
         checkpoints = CheckpointFolder(folder, settings_digest(spec.workload.meaning, spec.train))
-        for sentence in checkpoints.describe_damage():
+        end = Position(spec.train.epochs, 0)
+        for sentence in checkpoints.describe_damage(end=end):
             on_loss(sentence)
     # The file stays, and shows later which data a model was trained on.
     spec.save(spec.out_dir / "run.json")

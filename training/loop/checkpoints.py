@@ -135,23 +135,23 @@ class CheckpointFolder:
 
         `end`: the end of the run. Checkpoints behind it, of a run of more epochs, do not count.
         """
-        for checkpoint in self._with_these_settings():
-            is_behind_end = end is not None and checkpoint.position > end
-            if not is_behind_end and not checkpoint.describe_damage():
+        for checkpoint in self._candidates(end):
+            if not checkpoint.describe_damage():
                 return checkpoint
         return None
 
-    def describe_damage(self) -> list[str]:
+    def describe_damage(self, *, end: Position | None = None) -> list[str]:
         """Return a sentence about each damaged file that makes `latest` pass over a checkpoint.
 
-        Checkpoints older than the one that `latest` returns are not read.
+        Checkpoints older than the one that `latest` returns are not read. `end`: as there.
         """
-        sentences = [
-            f"{path} is damaged. {_CONSEQUENCE}"
-            for path in sorted(self.folder.glob("epoch-*/complete.json"))
-            if self._has_our_digest(path.parent) and _read_description(path) is None
-        ]
-        for checkpoint in self._with_these_settings():
+        sentences: list[str] = []
+        for path in sorted(self.folder.glob("epoch-*/complete.json")):
+            if not self._has_our_digest(path.parent) or _read_description(path) is not None:
+                continue
+            if end is None or _position_of_folder(path.parent) <= end:
+                sentences.append(f"{path} is damaged. {_CONSEQUENCE}")
+        for checkpoint in self._candidates(end):
             damage = checkpoint.describe_damage()
             if not damage:
                 break
@@ -262,13 +262,18 @@ class CheckpointFolder:
             if self._has_our_digest(folder) and not is_resumed:
                 shutil.rmtree(folder)
 
-    def _with_these_settings(self) -> Iterator[Checkpoint]:
-        """Yield the complete checkpoints of these settings and this version, the newest first."""
+    def _candidates(self, end: Position | None) -> Iterator[Checkpoint]:
+        """Yield the complete checkpoints of these settings and this version, the newest first.
+
+        `end`: those behind it are left out.
+        """
         for description, folder in self._complete_folders():
-            if (description.version, description.digest) == (VERSION, self._digest):
-                yield Checkpoint(
-                    folder, description.epoch, description.step, description.world_size
-                )
+            checkpoint = Checkpoint(
+                folder, description.epoch, description.step, description.world_size
+            )
+            is_ours = (description.version, description.digest) == (VERSION, self._digest)
+            if is_ours and (end is None or checkpoint.position <= end):
+                yield checkpoint
 
     def _complete_folders(self) -> list[tuple[Description, Path]]:
         """Return the descriptions and folders of all complete checkpoints, the newest first.

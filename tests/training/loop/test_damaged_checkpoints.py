@@ -98,6 +98,20 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_used(
     assert sentence.endswith("but from an older one if there is one.")
 
 
+@pytest.mark.parametrize("name", ["rank-0.pt", "complete.json"])
+def test_an_intact_checkpoint_behind_the_end_hides_no_damage(tmp_path: Path, name: str) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    damaged = write_checkpoint(folder, Position(2, 0))
+    write_checkpoint(folder, Position(4, 0))
+    (damaged.folder / name).write_bytes(b"")
+
+    end = Position(2, 0)
+    assert folder.latest(end=end) is None
+    (sentence,) = folder.describe_damage(end=end)
+    assert sentence.startswith(f"{damaged.folder / name} is damaged")
+    assert folder.describe_damage(end=Position(1, 0)) == []
+
+
 @pytest.mark.parametrize("text", ["", '{"epoch": 1}', "null", "[]"])
 def test_without_an_older_checkpoint_a_training_begins_anew(tmp_path: Path, text: str) -> None:
     folder = CheckpointFolder(tmp_path, "d")
