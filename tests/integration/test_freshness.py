@@ -195,7 +195,7 @@ def test_further_trainings_leave_the_first_and_its_export_and_continue_after_a_k
     assert first.folder in [version.folder for version in removable]
     second_output = finished_run.output_of("train", *two_seeds)
 
-    message = "hlf-seed-2: training continues from the checkpoint of an interrupted run"
+    message = "hlf-seed-2: the interrupted run has finished this training"
     assert message in second_output
     second = in_use(plans.run_dir, "train")
     counters = second.manifest.counters
@@ -226,7 +226,7 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(
     # The settings return: the interrupted run is continued, not begun again.
     output = finished_run.output_of("train")
 
-    assert "hlf: training continues from the checkpoint of an interrupted run" in output
+    assert "hlf: the interrupted run has finished this training" in output
     made_from = version_of(plans.run_dir, "train") / "hlf" / "made-from"
     assert made_from.read_text(encoding="utf-8") == digest
     assert not interrupted.exists()

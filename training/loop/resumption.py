@@ -22,22 +22,36 @@ def describe_start(checkpoints: CheckpointFolder, settings: TrainSettings) -> st
 
     `checkpoints`: those in the folder of the run, with the digest of its settings.
     """
+    end = Position(settings.epochs, 0)
+    latest = checkpoints.latest(end=end)
+    if latest is None:
+        reason = _reason_to_begin_again(checkpoints, settings, end)
+        return None if reason is None else f"training begins again: {reason}"
+    if latest.position == end:
+        return "the interrupted run has finished this training"
+    return "training continues from the checkpoint of an interrupted run"
+
+
+def _reason_to_begin_again(
+    checkpoints: CheckpointFolder, settings: TrainSettings, end: Position
+) -> str | None:
+    """Return why no checkpoint is of use, by damage or the newest one; None if there is none."""
+    if checkpoints.describe_damage(end=end):
+        return "the checkpoint of the interrupted run is damaged"
     descriptions = checkpoints.descriptions()
     if not descriptions:
         return None
-    end = Position(settings.epochs, 0)
-    if checkpoints.latest(end=end) is not None:
-        return "training continues from the checkpoint of an interrupted run"
     newest = descriptions[0]
-    reason = "the checkpoints of the interrupted run are damaged, of other settings or more epochs"
     if newest.version != VERSION:
-        reason = "another release wrote the checkpoint of the interrupted run"
-    elif settings.skew is not None and newest.world_size != settings.workers:
-        reason = (
+        return "another release wrote the checkpoint of the interrupted run"
+    if settings.skew is not None and newest.world_size != settings.workers:
+        return (
             f"of the interrupted run each worker owns events (train.skew), and there were "
             f"{newest.world_size} workers instead of {settings.workers}"
         )
-    return f"training begins again: {reason}"
+    if Position(newest.epoch, newest.step) > end:
+        return "the interrupted run was one of more epochs"
+    return "the checkpoint of the interrupted run is of other settings"
 
 
 def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:

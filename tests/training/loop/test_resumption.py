@@ -22,6 +22,10 @@ OTHER_WORKERS = (
 )
 
 
+OTHER_SETTINGS = f"{BEGINS_AGAIN}the checkpoint of the interrupted run is of other settings"
+DAMAGED = f"{BEGINS_AGAIN}the checkpoint of the interrupted run is damaged"
+
+
 def settings_of(workers: int, *, skewed: bool) -> TrainSettings:
     """Settings of a training, with or without events that workers own."""
     skew = {"dirichlet": 0.1} if skewed else None
@@ -58,14 +62,34 @@ def test_another_number_of_workers_begins_again_if_each_owns_events(
     assert describe_start(checkpoints_of(tmp_path, settings), settings) == sentence
 
 
-def test_a_training_without_an_intact_checkpoint_begins_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["rank-1.pt", "complete.json"])
+def test_a_training_without_an_intact_checkpoint_begins_again(tmp_path: Path, name: str) -> None:
     settings = settings_of(2, skewed=False)
     checkpoints = checkpoints_of(tmp_path, settings)
     checkpoint = write_checkpoint(checkpoints, Position(1, 0))
-    (checkpoint.folder / "rank-1.pt").write_bytes(b"damaged")
+    (checkpoint.folder / name).write_bytes(b"damaged")
 
-    reason = "the checkpoints of the interrupted run are damaged, of other settings or more epochs"
-    assert describe_start(checkpoints, settings) == BEGINS_AGAIN + reason
+    assert describe_start(checkpoints, settings) == DAMAGED
+
+
+def test_damage_is_named_before_an_older_checkpoint_of_other_settings(tmp_path: Path) -> None:
+    settings = settings_of(2, skewed=False)
+    write_checkpoint(CheckpointFolder(tmp_path, "other"), Position(1, 0))
+    checkpoints = checkpoints_of(tmp_path, settings)
+    assert describe_start(checkpoints, settings) == OTHER_SETTINGS
+
+    checkpoint = write_checkpoint(checkpoints, Position(1, 0))
+    (checkpoint.folder / "complete.json").write_bytes(b"damaged")
+
+    assert describe_start(checkpoints, settings) == DAMAGED
+
+
+def test_a_training_that_the_interrupted_run_finished_is_not_continued(tmp_path: Path) -> None:
+    settings = TrainSettings.model_validate({"workers": 2, "epochs": 3})
+    checkpoints = checkpoints_of(tmp_path, settings)
+    write_checkpoint(checkpoints, Position(3, 0))
+
+    assert describe_start(checkpoints, settings) == "the interrupted run has finished this training"
 
 
 def test_a_checkpoint_of_another_release_begins_again(tmp_path: Path) -> None:
@@ -84,8 +108,5 @@ def test_a_training_of_fewer_epochs_than_the_checkpoint_begins_again(tmp_path: P
     checkpoints = checkpoints_of(tmp_path, settings)
     write_checkpoint(checkpoints, Position(4, 0))
 
-    sentence = describe_start(checkpoints, settings)
-
-    assert sentence is not None
-    assert sentence.startswith(BEGINS_AGAIN)
-    assert sentence.endswith("or more epochs")
+    reason = "the interrupted run was one of more epochs"
+    assert describe_start(checkpoints, settings) == BEGINS_AGAIN + reason
