@@ -128,12 +128,10 @@ class EpochStats:
             self._meter.seconds.update(states[0]["seconds"])
 
     def _read_counters(self) -> Counters:
-        counters = self._algorithm.counters()
-        for name, count in counters.items():
-            # A method of a plugin may count with numbers of numpy, which JSON cannot hold.
-            if isinstance(count, np.generic):
-                counters[name] = count.item()
-            elif not isinstance(count, int | float | Counter):
+        counters: Counters = {}
+        for name, count in self._algorithm.counters().items():
+            counters[name] = _without_numpy(count)
+            if not isinstance(counters[name], int | float | Counter):
                 method = type(self._algorithm).__name__
                 raise TrainingError(
                     f"{method}.counters gives '{name}' an object of the type "
@@ -159,6 +157,19 @@ class EpochStats:
             if isinstance(count, Counter):
                 counts[name] = {str(bin_value): times for bin_value, times in sorted(count.items())}
         return counts
+
+
+def _without_numpy(count: Any) -> Any:
+    """Convert numbers of numpy, also those in a histogram, to those of Python, as JSON needs them.
+
+    A method of a plugin may count with them.
+    """
+    if isinstance(count, Counter):
+        histogram: Counter[Any] = Counter()
+        for bin_value, times in count.items():
+            histogram[_without_numpy(bin_value)] = _without_numpy(times)
+        return histogram
+    return count.item() if isinstance(count, np.generic) else count
 
 
 def _from_json(count: Any) -> Any:

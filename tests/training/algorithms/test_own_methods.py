@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, get_args
 
@@ -181,13 +183,25 @@ def test_counters_may_come_later_and_be_numbers_of_numpy() -> None:
             self.actions["undeclared"] += 1
 
         def counters(self) -> Counters:
-            return {**super().counters(), "of_numpy": np.int64(3)}
+            self.num_reads = getattr(self, "num_reads", 0) + 1
+            self.returned = {
+                **super().counters(),
+                "of_numpy": np.int64(3),
+                "histogram": Counter({np.int64(7): np.int64(self.num_reads)}),
+            }
+            self.returned_before = dict(self.returned)
+            return self.returned
+
+        async def close(self) -> None:
+            assert self.returned == self.returned_before
+            assert isinstance(self.returned["of_numpy"], np.int64), "the method's own stays"
 
     simulated = run_method(Counts)
 
-    record = simulated.records[0][0]
+    record = json.loads(json.dumps(simulated.records[0][0]))
     assert record["undeclared"] == record["steps"] > 0
     assert record["of_numpy"] == 0
+    assert record["histogram"] == {"7": 1}
 
 
 def test_a_counter_that_is_no_number_is_named() -> None:
