@@ -233,7 +233,8 @@ def _require_step(name: str, algorithm_class: type[Any]) -> None:
         raise ValueError(
             f"the method '{name}' is incomplete: {class_name} lacks {', '.join(missing)}."
         )
-    if not inspect.iscoroutinefunction(step):
+    # A plain decorator with `functools.wraps` hides a coroutine, and still returns its awaitable.
+    if not any(inspect.iscoroutinefunction(function) for function in (step, inspect.unwrap(step))):
         raise ValueError(
             f"{class_name}.step of the method '{name}' is no coroutine: write `async def step`."
         )

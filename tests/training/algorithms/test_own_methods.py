@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -287,6 +288,25 @@ def test_a_partner_that_is_no_rank_is_named(call: str, partner: int) -> None:
     algorithm("own-gossip", OwnGossipSettings, traits)(OwnGossip)
     with pytest.raises(TrainingError, match=rf"there is no rank {partner}.* 0 to 1"):
         run(algorithm="own-gossip", workers=2)
+
+
+def test_a_step_with_a_plain_decorator_is_a_coroutine() -> None:
+    calls: list[str] = []
+
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            calls.append(function.__name__)
+            return function(*arguments)
+
+        return call
+
+    class Decorated(LocalSteps):
+        step = logged(LocalSteps.step)
+
+    run_method(Decorated)
+
+    assert "step" in calls
 
 
 @pytest.mark.parametrize(
