@@ -304,12 +304,16 @@ def _require_summable(vector: object) -> None:
     elif vector.dtype.kind not in "iufc" or not vector.dtype.isnative:
         problem = f"numbers of the type {vector.dtype}"
     elif not vector.flags.c_contiguous:
-        problem = "an array that is not contiguous, such as every second element of another one"
+        # MPI adds up memory, so that ranks with other orders would mix elements.
+        problem = (
+            "an array that is not contiguous in the order of C, such as a transposed matrix or "
+            "every second element of another array"
+        )
     else:
         return
     raise TrainingError(
         f"an all-reduce cannot add up {problem}. Give it a contiguous array of numpy, as by "
-        f"`model.empty()`; the sum replaces its content"
+        f"`model.empty()` or `np.ascontiguousarray`; the sum replaces its content"
     )
 
 

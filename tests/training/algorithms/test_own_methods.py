@@ -313,7 +313,8 @@ def test_a_step_with_a_plain_decorator_is_a_coroutine() -> None:
     ("vector", "message"),
     [
         ([1.0, 2.0], "list"),
-        (np.zeros(4)[::2], "contiguous"),
+        (np.zeros(4)[::2], "not contiguous in the order of C"),
+        (np.zeros((2, 3)).T, "not contiguous in the order of C, such as a transposed matrix"),
         (np.zeros(2, np.bool_), "bool"),
         (np.zeros(2, ">f8"), ">f8"),
         (np.zeros(2, object), "object"),
