@@ -226,7 +226,7 @@ def _require_step(name: str, algorithm_class: type[Any]) -> None:
     """Raise ValueError unless a class can be made, and has a coroutine `step`."""
     class_name = algorithm_class.__name__
     missing = sorted(getattr(algorithm_class, "__abstractmethods__", ()))
-    step = getattr(algorithm_class, "step", None)
+    step: Any = getattr(algorithm_class, "step", None)
     if step is None:
         missing = ["step"]
     if missing:
