@@ -31,7 +31,7 @@ from training.transports.pushes import (
     Shard,
     ShardChange,
     ShardSelection,
-    take_over,
+    copy_if_replaced,
 )
 
 
@@ -262,8 +262,8 @@ class ParameterServer:
         view = Shard(shard, clock, elements, vector, moments)
         rule(view)
         # A rule may also replace an array instead of changing it in place.
-        take_over(view.vector, vector, shard)
-        take_over(view.moments, moments, shard)
+        copy_if_replaced(view.vector, vector, shard)
+        copy_if_replaced(view.moments, moments, shard)
 
         if not all(is_finite(row) for row in rows):
             self._counts.refused += 1

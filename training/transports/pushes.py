@@ -37,7 +37,7 @@ class Shard:
     """Whether the clock counts this push; a rule changes it."""
 
 
-def take_over(changed: Vector, vector: Vector, shard: int) -> None:
+def copy_if_replaced(changed: Vector, vector: Vector, shard: int) -> None:
     """Copy an array that a rule may have put in place of another one into that one.
 
     Raises:
