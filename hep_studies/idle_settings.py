@@ -11,20 +11,22 @@ from hep_studies.nested_values import has_key, repeated_values, replaced_values
 from hep_studies.study import StudySettings
 from hep_studies.study_names import check_values_are_run
 from hep_studies.study_sections import Claim, Selection
+from pipeline.configuration.keys import Keys
+from pipeline.configuration.mistakes import dotted_path
 
 
 class IdleSetting(NamedTuple):
     """A setting of a study that does nothing in one of its forms."""
 
-    keys: tuple[str, ...]
-    """The keys that lead to it."""
+    keys: Keys
+    """The keys that lead to it; a slow rank has a number."""
     reason: str
     """Why it does nothing, and what to do."""
 
     @property
     def sentence(self) -> str:
         """What is wrong, with the path of the setting."""
-        return f"{'.'.join(self.keys)} has no effect: {self.reason}."
+        return f"{dotted_path(self.keys)} has no effect: {self.reason}."
 
 
 def mistakes_in_forms(study_keys: Mapping[str, Any], form_names: Sequence[str]) -> list[str]:
@@ -85,7 +87,7 @@ def settings_without_effect(study: StudySettings, forms: Sequence[StudySettings]
     return [*sentences, *_mistakes_in_figures(study), *_mistakes_in_tables(study)]
 
 
-def _has_path(values: Any, keys: Sequence[str]) -> bool:
+def _has_path(values: Any, keys: Keys) -> bool:
     """Tell whether nested mappings have the value that some keys lead to."""
     for key in keys:
         if not isinstance(values, Mapping) or key not in values:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.configuration.keys import Keys
+
 
 def as_json(value: Any) -> Any:
     """Return a value as JSON gives it back: keys of mappings are text.
@@ -49,7 +51,7 @@ def _renames(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 def repeated_values(
     base: Mapping[str, Any], changes: Mapping[str, Any]
-) -> Iterator[tuple[tuple[str, ...], Any]]:
+) -> Iterator[tuple[Keys, Any]]:
     """Yield the values of changes that the base has already, each with the keys that lead to it.
 
     A section must repeat its `name` to be about the same thing.
@@ -70,7 +72,7 @@ def repeated_values(
 
 def replaced_values(
     base: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, ...]]:
+) -> Iterator[Keys]:
     """Yield the keys that lead to values of the base which every alternative replaces.
 
     Examples:

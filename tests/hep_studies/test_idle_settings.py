@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,47 @@ def test_all_settings_that_do_nothing_are_named_at_once(tmp_path: Path) -> None:
         read_study(path, "small")
 
     assert len(str(caught.value).splitlines()) == 4
+
+
+def write_with_slow_ranks(folder: Path, factors: str, small: str, full: str) -> str:
+    """Write a study with factors of slow ranks by number, in the file and in both forms.
+
+    JSON, which other tests write, has no numbers as keys.
+    """
+    methods = {"ar-sgd": AR_SGD}
+    study_keys = {"methods": methods, "reference": "ar-sgd", "train": {"workers": 4}}
+    path = write_study(folder, study_keys)
+    sections = [
+        f"cluster: {{slow_ranks: {factors}}}",
+        "forms:",
+        f"  small: {{cluster: {{slow_ranks: {small}}}}}",
+        f"  full: {{cluster: {{slow_ranks: {full}}}}}",
+    ]
+    study = json.loads(Path(path).read_text())
+    lines = [f"{key}: {json.dumps(value)}" for key, value in study.items()]
+    Path(path).write_text("\n".join([*lines, *sections]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("small", "full", "message"),
+    [
+        ("{3: 10.0}", "{3: 5.0}", "forms.small.cluster.slow_ranks.3 has no effect: 10.0 is"),
+        ("{3: 4.0}", "{3: 5.0}", "  cluster.slow_ranks.3 has no effect: both forms replace"),
+    ],
+)
+def test_a_slow_rank_that_does_nothing_is_named_by_its_number(
+    tmp_path: Path, small: str, full: str, message: str
+) -> None:
+    path = write_with_slow_ranks(tmp_path, "{3: 10.0}", small, full)
+
+    with pytest.raises(ConfigError, match=message):
+        read_study(path, "small")
+
+
+def test_forms_may_slow_further_ranks(tmp_path: Path) -> None:
+    path = write_with_slow_ranks(tmp_path, "{3: 10.0}", "{1: 4.0}", "{2: 5.0}")
+
+    study = read_study(path, "small").settings
+
+    assert study.cluster_settings({}).slow_ranks == {1: 4.0, 3: 10.0}
