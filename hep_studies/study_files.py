@@ -132,18 +132,21 @@ def _forms_of_file(
 ) -> list[StudySettings]:
     """Return the forms of a study as its file has them, without changes of the config.
 
+    A form that the file does not name is left out if the common values are no study by themselves.
+
     `with_mistakes`: whether a form that has mistakes is an error. Else it is left out, since the
     config may complete it.
 
     Raises:
-        ConfigError: A form has mistakes.
+        ConfigError: A form that the file names has mistakes.
     """
+    named_forms = keys_of_file.get("forms") or {}
     forms = []
     for form in FORMS:
         try:
             forms.append(StudySettings.model_validate(form_of(keys_of_file, form, {})))
         except ValidationError as cause:
-            if with_mistakes:
+            if with_mistakes and form in named_forms:
                 text = explain(cause, StudySettings, file=f"{path}, form {form}")
                 raise ConfigError(text) from None
     return forms

@@ -161,6 +161,16 @@ def test_what_one_form_uses_the_other_may_leave(tmp_path: Path, form: str) -> No
     assert list(settings.situations["links"]) == ["fast", "slow"]
 
 
+def test_a_form_that_the_file_does_not_name_uses_the_values_of_the_file(tmp_path: Path) -> None:
+    vary = {RATE: [0.1], LINKS: ["fast", "slow"]}
+    forms = {"small": {"vary": {LINKS: ["fast"]}}}
+    keys = {**STUDY, "situations": SITUATIONS, "vary": vary, "forms": forms}
+
+    study = read_study(write_study(tmp_path, keys), "small").settings
+
+    assert study.vary[LINKS] == ["fast"]
+
+
 def test_a_claim_that_no_run_can_decide_needs_no_runs(tmp_path: Path) -> None:
     changes = claim(control="ad-psgd", not_decidable="it needs a cluster")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from io import StringIO
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_study import EQUAL_ACCURACY, write_study
+from example_study import EQUAL_ACCURACY, SMALL_STUDY, write_study
 from rich.console import Console
 
 from hep_studies.study import FOLDER, StudySettings
@@ -252,3 +253,13 @@ def test_a_cluster_beside_mpi_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="cluster has no effect"):
         read_study(write_study(tmp_path, document), "small", changes)
+
+
+def test_a_form_that_the_file_does_not_name_may_be_incomplete(tmp_path: Path) -> None:
+    keys = {key: value for key, value in SMALL_STUDY.items() if key != "minutes"}
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps({**keys, "forms": {"small": {"seeds": 2, "minutes": 1}}}))
+
+    assert read_study(str(path), "small").settings.seeds == 2
+    with pytest.raises(ConfigError, match="'minutes' is missing"):
+        read_study(str(path), "full")
