@@ -51,14 +51,17 @@ def mistakes_in_forms(study_keys: Mapping[str, Any], form_names: Sequence[str]) 
     common = {key: value for key, value in study_keys.items() if key != "forms"}
     changes_of_forms = [forms.get(name) or {} for name in form_names]
     idle = []
+    repeated_keys = set()
     for name, changes in zip(form_names, changes_of_forms, strict=True):
         for keys, value in repeated_values(common, changes):
-            reason = f"{value} is the value of all forms; leave it out there"
+            repeated_keys.add(keys)
+            reason = f"{value} is the value of the file already; leave it out there"
             idle.append(IdleSetting(("forms", name, *keys), reason))
-    idle += [
-        IdleSetting(keys, "both forms replace it; leave it out")
-        for keys in replaced_values(common, changes_of_forms)
-    ]
+    for keys in replaced_values(common, changes_of_forms):
+        # Without the repetition in a form, the value of the file has an effect there.
+        if keys not in repeated_keys:
+            reason = "both forms replace this value of the file; leave it out"
+            idle.append(IdleSetting(keys, reason))
     return [setting.sentence for setting in idle]
 
 

@@ -80,15 +80,15 @@ def methods(**changes: Any) -> dict[str, Any]:
         ),
         (
             {"seeds": 3, "forms": {"full": {"seeds": 3}}},
-            "forms.full.seeds has no effect: 3 is the value of all forms",
+            "forms.full.seeds has no effect: 3 is the value of the file already",
         ),
         (
             {"train": {"batch_size": 8}, "forms": {"small": {"train": {"batch_size": 8}}}},
-            "forms.small.train.batch_size has no effect: 8 is the value of all forms",
+            "forms.small.train.batch_size has no effect: 8 is the value of the file already",
         ),
         (
             {"seeds": 3, "forms": {"small": {"seeds": 4}, "full": {"seeds": 5}}},
-            "seeds has no effect: both forms replace it",
+            "seeds has no effect: both forms replace this value of the file",
         ),
         (
             {"forms": {"smal": {"seeds": 4}}},
@@ -247,3 +247,16 @@ def test_forms_may_slow_further_ranks(tmp_path: Path) -> None:
     study = read_study(path, "small").settings
 
     assert study.cluster_settings({}).slow_ranks == {1: 4.0, 3: 10.0}
+
+
+def test_a_value_that_one_form_repeats_and_the_other_replaces_is_named_once(tmp_path: Path) -> None:
+    forms = {"small": {"seeds": 3}, "full": {"seeds": 8}}
+    path = write_study(tmp_path, {"seeds": 3, "forms": forms})
+
+    with pytest.raises(ConfigError) as caught:
+        read_study(path, "small")
+
+    assert str(caught.value).splitlines() == [
+        f"{path} has 1 mistake:",
+        "  forms.small.seeds has no effect: 3 is the value of the file already; leave it out there.",
+    ]
