@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from hep_core.unknown_names import there_is_no
 from hep_studies.cells import SITUATION, Cell
@@ -13,6 +13,9 @@ from hep_studies.study_names import check_values_are_run
 from hep_studies.study_sections import Claim, Selection
 from pipeline.configuration.keys import Keys
 from pipeline.configuration.mistakes import dotted_path
+
+#: The parts of a study that show or judge its runs.
+PARTS: Final = ("claims", "figures", "tables")
 
 
 class IdleSetting(NamedTuple):
@@ -68,8 +71,7 @@ def mistakes_in_forms(study_keys: Mapping[str, Any], form_names: Sequence[str]) 
 def settings_without_effect(study: StudySettings, forms: Sequence[StudySettings]) -> list[str]:
     """Return sentences about settings of a study that do nothing.
 
-    A value that the forms of a file share has an effect if any form uses it. A claim, a figure or a
-    table must have its runs in the form that is read.
+    A value that the forms of a file share has an effect if any form uses it.
 
     Args:
         study: The form that is read, with the changes of the config.
@@ -84,10 +86,26 @@ def settings_without_effect(study: StudySettings, forms: Sequence[StudySettings]
             for setting in idle
             if setting.keys in idle_keys or not _has_path(values, setting.keys)
         ]
-    sentences = [setting.sentence for setting in idle]
-    for index, claim in enumerate(study.claims):
-        sentences += _mistakes_in_claim(study, claim, f"claims.{index}")
-    return [*sentences, *_mistakes_in_figures(study), *_mistakes_in_tables(study)]
+    return [setting.sentence for setting in idle]
+
+
+def parts_without_runs(study: StudySettings, part_names: Collection[str]) -> list[str]:
+    """Return sentences, each once, about claims, figures and tables that have not the runs to show.
+
+    Args:
+        study: The form that is read, with the changes of the config.
+        part_names: The parts to check, of `PARTS`.
+    """
+    sentences: list[str] = []
+    if "claims" in part_names:
+        for index, claim in enumerate(study.claims):
+            sentences += _mistakes_in_claim(study, claim, f"claims.{index}")
+    if "figures" in part_names:
+        sentences += _mistakes_in_figures(study)
+    if "tables" in part_names:
+        sentences += _mistakes_in_tables(study)
+    # A value that neither of two compared methods runs gives the same sentence twice.
+    return list(dict.fromkeys(sentences))
 
 
 def _has_path(values: Any, keys: Keys) -> bool:

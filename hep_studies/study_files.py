@@ -13,7 +13,12 @@ from rich.table import Table
 
 from hep_core.paths import expand_path
 from hep_studies.cells import SITUATION
-from hep_studies.idle_settings import mistakes_in_forms, settings_without_effect
+from hep_studies.idle_settings import (
+    PARTS,
+    mistakes_in_forms,
+    parts_without_runs,
+    settings_without_effect,
+)
 from hep_studies.nested_values import form_of, has_key
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.studied_workload import check_workload
@@ -84,7 +89,8 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     """Read a shipped study by its name or that of a table or figure, or a study by its path.
 
     The values of the form replace those of the file, and `changes` replace both. All settings of
-    all runs are checked, and settings without an effect are refused.
+    all runs are checked, and settings without an effect are refused. Claims, figures and tables must
+    have their runs, unless the file has them and `changes` may leave the runs out.
 
     Args:
         name: The study.
@@ -99,7 +105,7 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
     keys_of_file = read_mapping(path)
-    _require_none(mistakes_in_forms(keys_of_file, FORMS), path)
+    _require_none(mistakes_in_forms(keys_of_file, FORMS), str(path))
     keys = form_of(keys_of_file, form, changes)
     locate_paths({"compare": keys}, "", str(path))
     source = f"{path} with the section compare of the config" if changes else str(path)
@@ -110,14 +116,20 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     except ValidationError as cause:
         raise ConfigError(explain(cause, StudySettings, file=source)) from None
 
-    _check_settings_of_runs(study, path)
+    _check_settings_of_runs(study, source)
     _check_changes_have_effect(study, changes.get("train", {}), path)
     if study.execution == "mpi":
         keys_of_form = (keys_of_file.get("forms") or {}).get(form) or {}
         _check_without_cluster([changes, keys_of_file, keys_of_form], path)
 
     forms = _forms_of_file(keys_of_file, path, with_mistakes=not changes)
-    _require_none(settings_without_effect(study, forms), path)
+    # A config may make some of the runs: claims of the file without theirs are then "not run".
+    parts_to_check = [part for part in PARTS if part in changes or not changes]
+    mistakes = [
+        *settings_without_effect(study, forms),
+        *parts_without_runs(study, parts_to_check),
+    ]
+    _require_none(mistakes, source)
 
     name_parts = [path.stem]
     if form != FORMS[0]:
@@ -152,15 +164,15 @@ def _forms_of_file(
     return forms
 
 
-def _require_none(mistakes: Sequence[str], path: Path) -> None:
-    """Refuse a study with mistakes.
+def _require_none(mistakes: Sequence[str], source: str) -> None:
+    """Refuse a study with mistakes. `source`: its file, and the config if that changes it.
 
     Raises:
         ConfigError: There are some; the message has a sentence about each.
     """
     if mistakes:
         plural = "s" if len(mistakes) > 1 else ""
-        title = f"{path} has {len(mistakes)} mistake{plural}:"
+        title = f"{source} has {len(mistakes)} mistake{plural}:"
         raise ConfigError("\n  ".join([title, *mistakes]))
 
 
@@ -188,8 +200,10 @@ def described_combinations(study: StudySettings) -> Iterator[tuple[str, str, dic
             yield ", ".join([method, *described_values]), method, values
 
 
-def _check_settings_of_runs(study: StudySettings, path: Path) -> None:
+def _check_settings_of_runs(study: StudySettings, source: str) -> None:
     """Check the settings of each run, and that its slow ranks exist.
+
+    `source`: the file of the study, and the config if that changes it.
 
     Raises:
         ConfigError: A run has a mistake; the message names the run and the key.
@@ -201,13 +215,13 @@ def _check_settings_of_runs(study: StudySettings, path: Path) -> None:
         except ValidationError as cause:
             section, section_type = _SECTIONS[cause.title]
             path_of = partial(_path_in_study, study, method, values, section)
-            text = explain(cause, section_type, file=f"{path}: {description}", path_of=path_of)
+            text = explain(cause, section_type, file=f"{source}: {description}", path_of=path_of)
             raise ConfigError(text) from None
         lowest_rank = min(slow_ranks, default=0)
         # A study of several numbers of workers may also have runs of one worker.
         if lowest_rank >= num_workers > 1:
             raise ConfigError(
-                f"{path}: {description}: there is no slow rank {lowest_rank} among {num_workers} "
+                f"{source}: {description}: there is no slow rank {lowest_rank} among {num_workers} "
                 f"workers."
             )
 

@@ -19,6 +19,7 @@ SGD = {"train": {"algorithm": "sgd", "workers": 1}}
 AR_SGD = {"train": {"algorithm": "ar-sgd"}}
 SITUATIONS = {"links": {"fast": {}, "slow": {"cluster.latency_seconds": 0.01}}}
 CLAIM = {"says": "x", "better": "ad-psgd", "control": "ar-sgd", **EQUAL_ACCURACY, "at": {RATE: 0.1}}
+AT_TWO = {"train": {"workers": 2}}
 STUDY = {
     "methods": {"sgd": SGD, "ar-sgd": AR_SGD, "ad-psgd": {"train": {"algorithm": "ad-psgd"}}},
     "vary": {RATE: [0.1, 0.2], WORKERS: [2, 4]},
@@ -188,10 +189,45 @@ def test_a_change_of_the_config_leaves_the_rest_of_the_file_as_it_is(tmp_path: P
     assert study.vary[LINKS] == ["fast"]
 
 
+@pytest.mark.parametrize(
+    ("parts", "changes"),
+    [
+        (claim(at={RATE: 0.2}), {"vary": {RATE: [0.1]}}),
+        (flat("ad-psgd", WORKERS), {"vary": {WORKERS: [2]}}),
+        (panel(methods=["ad-psgd"], x=WORKERS, y="seconds"), {"methods": {"ad-psgd": AT_TWO}}),
+        (table(methods=["ad-psgd"], over=WORKERS), {"methods": {"ad-psgd": AT_TWO}}),
+    ],
+    ids=str,
+)
+def test_a_config_may_leave_parts_of_the_file_without_runs(
+    tmp_path: Path, parts: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    path = write_study(tmp_path, {**STUDY, **parts})
+
+    study = read_study(path, "small", changes).settings
+
+    assert study.claims + study.figures + study.tables
+
+
+def test_a_claim_of_the_config_must_have_runs(tmp_path: Path) -> None:
+    path = write_study(tmp_path, STUDY)
+
+    with pytest.raises(ConfigError) as caught:
+        read_study(path, "small", claim(at={RATE: 0.7}))
+
+    assert str(caught.value).splitlines() == [
+        f"{path} with the section compare of the config has 1 mistake:",
+        "  claims.0.at: train.learning_rate: 0.7 is none of the values that are run: 0.1, 0.2.",
+    ]
+
+
 def test_a_change_of_the_config_without_effect_is_refused(tmp_path: Path) -> None:
     path = write_study(tmp_path, {})
 
-    with pytest.raises(ConfigError, match="extend has no effect: it needs best_of"):
+    message = (
+        "section compare of the config has 1 mistake:\n  extend has no effect: it needs best_of"
+    )
+    with pytest.raises(ConfigError, match=message):
         read_study(path, "small", {"extend": 2})
 
 
