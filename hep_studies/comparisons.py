@@ -12,7 +12,7 @@ import pandas as pd
 from hep_studies.cells import Cell
 from hep_studies.measures import measure_of
 from hep_studies.shares import SMALLEST_SPREAD, SharePair
-from hep_studies.study import Claim
+from hep_studies.study import Claim, key_label
 from hep_studies.study_result import StudyResult
 from hep_studies.time_errors import TimeErrors, time_errors, unchecked_times
 from hep_studies.verdicts import LEVEL, OPEN, Difference, Verdict, verdict_of
@@ -296,10 +296,14 @@ def _divergence_of_one_side(
 def _obstacle(result: StudyResult, cells: Sequence[Cell], claim: Claim) -> str:
     """Return why two cells cannot be compared; empty if they can.
 
-    Either a cell never did what its settings ask for, such as an average or a push, or the runs of
-    the two cells trained on different numbers of events.
+    A cell has no runs at the values that the claim names. Or it never did what its settings ask
+    for, such as an average or a push. Or the runs of the two cells trained on different numbers of
+    events.
     """
     for cell in cells:
+        if not result.runs_of(cell, claim.tuning):
+            values = [f"{key_label(key)} {value}" for key, value in claim.at.items()]
+            return f"no runs of {result.title(cell)} at {', '.join(values)}"
         idle_counters = result.idle_counters(cell, claim.tuning)
         if idle_counters:
             names = ", ".join(idle_counters).replace("_", " ")

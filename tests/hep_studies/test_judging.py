@@ -229,6 +229,16 @@ def test_a_claim_without_runs_is_not_decidable() -> None:
     assert judged.reason == "not run"
 
 
+def test_a_claim_at_a_value_that_is_not_run_is_not_decidable() -> None:
+    runs = [replace(run, values={RATE: 0.1}) for run in ACCURACIES.runs]
+    result = example_result(example_study(vary={RATE: [0.1]}, best_of=[RATE]), runs)
+
+    judged = judge_first(result, {**BETTER, "at": {RATE: 0.2}})
+
+    assert judged.verdict is Verdict.NOT_DECIDABLE
+    assert judged.reason == "no runs of AD-PSGD at learning rate 0.2"
+
+
 def test_a_claim_about_a_goal_that_no_run_reaches_is_not_decidable() -> None:
     judged = judge_first(ACCURACIES, {**BETTER, "measure": "seconds_to=0.99"})
 
