@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -105,7 +106,7 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
     keys_of_file = read_mapping(path)
-    _require_none(mistakes_in_forms(keys_of_file, FORMS), str(path))
+    _refuse_mistakes(mistakes_in_forms(keys_of_file, FORMS), str(path))
     keys = form_of(keys_of_file, form, changes)
     locate_paths({"compare": keys}, "", str(path))
     source = f"{path} with the section compare of the config" if changes else str(path)
@@ -122,14 +123,16 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
         keys_of_form = (keys_of_file.get("forms") or {}).get(form) or {}
         _check_without_cluster([changes, keys_of_file, keys_of_form], path)
 
-    forms = _forms_of_file(keys_of_file, path, with_mistakes=not changes)
+    if not changes:
+        _check_named_forms(keys_of_file, path)
+    forms = _complete_forms(keys_of_file)
     # A config may make some of the runs: claims of the file without theirs are then "not run".
     parts_to_check = [part for part in PARTS if part in changes or not changes]
     mistakes = [
         *settings_without_effect(study, forms),
         *parts_without_runs(study, parts_to_check),
     ]
-    _require_none(mistakes, source)
+    _refuse_mistakes(mistakes, source)
 
     name_parts = [path.stem]
     if form != FORMS[0]:
@@ -139,32 +142,34 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     return Study("-".join(name_parts), form, study)
 
 
-def _forms_of_file(
-    keys_of_file: Mapping[str, Any], path: Path, *, with_mistakes: bool
-) -> list[StudySettings]:
-    """Return the forms of a study as its file has them, without changes of the config.
-
-    A form that the file does not name is left out if the common values are no study by themselves.
-
-    `with_mistakes`: whether a form that has mistakes is an error. Else it is left out, since the
-    config may complete it.
+def _check_named_forms(keys_of_file: Mapping[str, Any], path: Path) -> None:
+    """Check the forms that the file of a study names, without changes of the config.
 
     Raises:
-        ConfigError: A form that the file names has mistakes.
+        ConfigError: A form has mistakes.
     """
-    named_forms = keys_of_file.get("forms") or {}
+    for form in keys_of_file.get("forms") or {}:
+        try:
+            StudySettings.model_validate(form_of(keys_of_file, form, {}))
+        except ValidationError as cause:
+            text = explain(cause, StudySettings, file=f"{path}, form {form}")
+            raise ConfigError(text) from None
+
+
+def _complete_forms(keys_of_file: Mapping[str, Any]) -> list[StudySettings]:
+    """Return the forms of a study that are complete without changes of the config.
+
+    The config may complete another one. Or the file does not name it, and its common values are no
+    study by themselves.
+    """
     forms = []
     for form in FORMS:
-        try:
+        with suppress(ValidationError):
             forms.append(StudySettings.model_validate(form_of(keys_of_file, form, {})))
-        except ValidationError as cause:
-            if with_mistakes and form in named_forms:
-                text = explain(cause, StudySettings, file=f"{path}, form {form}")
-                raise ConfigError(text) from None
     return forms
 
 
-def _require_none(mistakes: Sequence[str], source: str) -> None:
+def _refuse_mistakes(mistakes: Sequence[str], source: str) -> None:
     """Refuse a study with mistakes. `source`: its file, and the config if that changes it.
 
     Raises:
@@ -244,16 +249,21 @@ def _path_in_study(
     for varied_key, value in values.items():
         if varied_key.startswith(SITUATION):
             name = varied_key.removeprefix(SITUATION)
-            outer_path, set_keys = f"situations.{name}.{value}", list(study.situations[name][value])
-        else:
-            is_of_method = varied_key in study.methods[method].vary
-            outer_path = f"methods.{method}.vary" if is_of_method else "vary"
-            set_keys = [varied_key]
-        if any(f"{path}.".startswith(f"{set_key}.") for set_key in set_keys):
-            return f"{outer_path}.{path}"
+            for set_key in study.situations[name][value]:
+                if _sets(set_key, path):
+                    return f"situations.{name}.{value}.{path}"
+        elif _sets(varied_key, path):
+            if varied_key in study.methods[method].vary:
+                return f"methods.{method}.vary.{path}"
+            return f"vary.{path}"
     if has_key({"train": study.methods[method].train}, path):
         return f"methods.{method}.{path}"
     return path
+
+
+def _sets(key: str, path: str) -> bool:
+    """Tell whether a dotted key sets the value at a path: it is the path, or a section of it."""
+    return path == key or path.startswith(f"{key}.")
 
 
 def _check_changes_have_effect(
