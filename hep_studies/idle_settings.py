@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hep_core.unknown_names import there_is_no
-from hep_studies.cells import SITUATION, Cell
+from hep_studies.cells import SITUATION
 from hep_studies.nested_values import has_key, repeated_values, replaced_values
 from hep_studies.study import StudySettings
-from hep_studies.study_names import check_values_are_run
-from hep_studies.study_sections import Claim, Selection
 from pipeline.configuration.keys import Keys
 from pipeline.configuration.mistakes import dotted_path
-
-#: The parts of a study that show or judge its runs.
-PARTS: Final = ("claims", "figures", "tables")
 
 
 class IdleSetting(NamedTuple):
@@ -32,14 +27,13 @@ class IdleSetting(NamedTuple):
         return f"{dotted_path(self.keys)} has no effect: {self.reason}."
 
 
-def mistakes_in_forms(study_keys: Mapping[str, Any], form_names: Sequence[str]) -> list[str]:
-    """Return sentences about `forms` of a study's file that are no forms, or change nothing.
+def mistakes_in_forms(forms: Any, form_names: Sequence[str]) -> list[str]:
+    """Return sentences about `forms` of a study's file that are no forms.
 
     Args:
-        study_keys: The keys and values of the file.
+        forms: The value of the key.
         form_names: The names that forms may have.
     """
-    forms = study_keys.get("forms") or {}
     if not isinstance(forms, Mapping):
         return [f"forms: it must hold the forms {' and '.join(form_names)}."]
     mistakes = []
@@ -48,24 +42,32 @@ def mistakes_in_forms(study_keys: Mapping[str, Any], form_names: Sequence[str]) 
             mistakes.append(f"forms: {there_is_no('form', str(name), form_names)}")
         elif changes is not None and not isinstance(changes, Mapping):
             mistakes.append(f"forms.{name}: it must hold keys and values.")
-    if mistakes:
-        return mistakes
+    return mistakes
 
+
+def forms_without_effect(study_keys: Mapping[str, Any], form_names: Sequence[str]) -> list[str]:
+    """Return sentences about values that a form repeats, or that all forms replace.
+
+    Args:
+        study_keys: The keys and values of the file; its `forms` have no mistakes.
+        form_names: The names of the forms.
+    """
     common = {key: value for key, value in study_keys.items() if key != "forms"}
+    forms = study_keys.get("forms") or {}
     changes_of_forms = [forms.get(name) or {} for name in form_names]
-    idle = []
+    settings = []
     repeated_keys = set()
     for name, changes in zip(form_names, changes_of_forms, strict=True):
         for keys, value in repeated_values(common, changes):
             repeated_keys.add(keys)
             reason = f"{value} is the value of the file already; leave it out there"
-            idle.append(IdleSetting(("forms", name, *keys), reason))
+            settings.append(IdleSetting(("forms", name, *keys), reason))
     for keys in replaced_values(common, changes_of_forms):
         # Without the repetition in a form, the value of the file has an effect there.
         if keys not in repeated_keys:
             reason = "both forms replace this value of the file; leave it out"
-            idle.append(IdleSetting(keys, reason))
-    return [setting.sentence for setting in idle]
+            settings.append(IdleSetting(keys, reason))
+    return [setting.sentence for setting in settings]
 
 
 def settings_without_effect(study: StudySettings, forms: Sequence[StudySettings]) -> list[str]:
@@ -75,40 +77,20 @@ def settings_without_effect(study: StudySettings, forms: Sequence[StudySettings]
 
     Args:
         study: The form that is read, with the changes of the config.
-        forms: All forms of the file, without changes.
+        forms: The forms of the file that are complete without changes.
     """
-    idle = list(_idle_settings(study))
+    used_keys: set[Keys] = set()
+    settings = list(_idle_settings(study))
     for form in forms:
-        values = form.model_dump(exclude_unset=True)
+        form_values = form.model_dump(exclude_unset=True)
         idle_keys = {setting.keys for setting in _idle_settings(form)}
-        idle = [
-            setting
-            for setting in idle
-            if setting.keys in idle_keys or not _has_path(values, setting.keys)
-        ]
-    return [setting.sentence for setting in idle]
+        for setting in settings:
+            if setting.keys not in idle_keys and _has_value(form_values, setting.keys):
+                used_keys.add(setting.keys)
+    return [setting.sentence for setting in settings if setting.keys not in used_keys]
 
 
-def parts_without_runs(study: StudySettings, part_names: Collection[str]) -> list[str]:
-    """Return sentences, each once, about claims, figures and tables that have not the runs to show.
-
-    Args:
-        study: The form that is read, with the changes of the config.
-        part_names: The parts to check, of `PARTS`.
-    """
-    sentences: list[str] = []
-    if "claims" in part_names:
-        for index, claim in enumerate(study.claims):
-            sentences += _mistakes_in_claim(study, claim, f"claims.{index}")
-    if "figures" in part_names:
-        sentences += _mistakes_in_figures(study)
-    if "tables" in part_names:
-        sentences += _mistakes_in_tables(study)
-    # A value that neither of two compared methods runs gives the same sentence twice.
-    return list(dict.fromkeys(sentences))
-
-
-def _has_path(values: Any, keys: Keys) -> bool:
+def _has_value(values: Any, keys: Keys) -> bool:
     """Tell whether nested mappings have the value that some keys lead to."""
     for key in keys:
         if not isinstance(values, Mapping) or key not in values:
@@ -118,7 +100,7 @@ def _has_path(values: Any, keys: Keys) -> bool:
 
 
 def _idle_settings(study: StudySettings) -> Iterator[IdleSetting]:
-    """Yield the settings of one form that do nothing in it, without claims, figures and tables."""
+    """Yield the settings of one form that do nothing in it."""
     for name, named_values in study.situations.items():
         key = f"{SITUATION}{name}"
         run_values = study.all_values_of(key) if key in study.vary else []
@@ -140,108 +122,3 @@ def _idle_settings(study: StudySettings) -> Iterator[IdleSetting]:
     for key in study.train:
         if all(study.replaces(method, key) for method in study.methods):
             yield IdleSetting(("train", key), "every method sets or varies it; leave it out")
-
-
-def _mistakes_in_claim(study: StudySettings, claim: Claim, path: str) -> Iterator[str]:
-    """Yield sentences about a claim that compares no runs. `path`: that of the claim.
-
-    A claim that no run here can decide may name any.
-    """
-    if claim.not_decidable:
-        return
-    row_paths = [path, *(f"{path}.also.{number}" for number in range(len(claim.also)))]
-    methods = [selection["method"] for selection in (claim.treatment, *claim.control)]
-    for row_path, row in zip(row_paths, claim.rows(), strict=True):
-        for method in methods:
-            # A method that does not vary a key has its one value.
-            at = {key: value for key, value in row.at.items() if study.values_of(method, key)}
-            yield from _mistakes_in_values(study, f"{row_path}.at", at, [method])
-    if claim.over is not None:
-        yield from _mistakes_in_key(study, claim, claim.over, f"{path}.over")
-    for number, control in enumerate(claim.control):
-        if not _has_pair(study, claim.treatment, control):
-            control_path = f"{path}.control"
-            if len(claim.control) > 1:
-                control_path = f"{control_path}.{number}"
-            yield (
-                f"{control_path}: it has no other runs of {control['method']} than "
-                f"{path}.{claim.comparison}, or none at the same values of the other keys; name "
-                f"others."
-            )
-
-
-def _mistakes_in_key(study: StudySettings, claim: Claim, key: str, path: str) -> Iterator[str]:
-    """Yield a sentence about a key over which a claim cannot compare. `path`: that of the key."""
-    method = claim.treatment["method"]
-    if key in study.best_of:
-        yield (
-            f"{path}: {key} is a key of best_of, for which a method has one value; leave it out "
-            f"there, or claim another key."
-        )
-    elif key in claim.treatment or len(study.values_of(method, key)) < 2:
-        yield (
-            f"{path}: {method} has fewer than two values of {key} to compare; vary them, or claim "
-            f"another key."
-        )
-
-
-def _mistakes_in_values(
-    study: StudySettings, path: str, values: dict[str, Any], methods: list[str]
-) -> Iterator[str]:
-    """Yield a sentence about a value that no method runs. `path`: that of the values."""
-    try:
-        check_values_are_run(study, path, values, methods)
-    except ValueError as mistake:
-        yield f"{mistake}."
-
-
-def _has_pair(study: StudySettings, treatment: Selection, control: Selection) -> bool:
-    """Tell whether a claim compares any two cells: the control has other runs, at equal values."""
-    control_cells = _cells(study, control["method"])
-    for cell in _cells(study, treatment["method"]):
-        if not cell.matches(treatment):
-            continue
-        wanted = {**cell.plain_values, **control}
-        for control_cell in control_cells:
-            if control_cell != cell and control_cell.matches(wanted):
-                return True
-    return False
-
-
-def _cells(study: StudySettings, method: str) -> list[Cell]:
-    """Return the cells of a method: its combinations without the keys of `best_of`."""
-    cells = [Cell.from_values(method, values) for values in study.combinations(method)]
-    distinct_cells = dict.fromkeys(cell.without(*study.best_of) for cell in cells)
-    return list(distinct_cells)
-
-
-def _mistakes_in_figures(study: StudySettings) -> Iterator[str]:
-    """Yield sentences about panels that show nothing at an axis or at a value."""
-    for index, figure in enumerate(study.figures):
-        for number, panel in enumerate(figure.panels):
-            path = f"figures.{index}.panels.{number}"
-            methods = panel.methods or list(study.methods)
-            yield from _mistakes_in_values(study, f"{path}.where", panel.where, methods)
-            if panel.x in study.vary and not _is_varied(study, panel.x, methods):
-                yield f"{path}.x: no method of the panel varies {panel.x}; name another one."
-            if panel.x is None and "x" in panel.log:
-                yield f"{path}.log: boxes have no axis x of numbers; leave it out."
-
-
-def _mistakes_in_tables(study: StudySettings) -> Iterator[str]:
-    """Yield sentences about tables without a column for a key, or without a row for a number."""
-    for index, table in enumerate(study.tables):
-        methods = table.methods or list(study.methods)
-        if table.over is not None and not _is_varied(study, table.over, methods):
-            yield (
-                f"tables.{index}.over: no method of the table varies {table.over}; name another "
-                f"key."
-            )
-        for method in table.given:
-            if method not in methods:
-                yield f"tables.{index}.given: {method} is none of the rows; add it to `methods`."
-
-
-def _is_varied(study: StudySettings, key: str, methods: Sequence[str]) -> bool:
-    """Tell whether any of some methods varies a key."""
-    return any(study.values_of(method, key) for method in methods)

@@ -15,12 +15,12 @@ from rich.table import Table
 from hep_core.paths import expand_path
 from hep_studies.cells import SITUATION
 from hep_studies.idle_settings import (
-    PARTS,
+    forms_without_effect,
     mistakes_in_forms,
-    parts_without_runs,
     settings_without_effect,
 )
 from hep_studies.nested_values import form_of, has_key
+from hep_studies.parts_without_runs import PARTS, parts_without_runs
 from hep_studies.simulator.cluster import ClusterSettings
 from hep_studies.studied_workload import check_workload
 from hep_studies.study import FOLDER, StudySettings
@@ -106,7 +106,8 @@ def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
     keys_of_file = read_mapping(path)
-    _refuse_mistakes(mistakes_in_forms(keys_of_file, FORMS), str(path))
+    _refuse_mistakes(mistakes_in_forms(keys_of_file.get("forms") or {}, FORMS), str(path))
+    _refuse_mistakes(forms_without_effect(keys_of_file, FORMS), str(path))
     keys = form_of(keys_of_file, form, changes)
     locate_paths({"compare": keys}, "", str(path))
     source = f"{path} with the section compare of the config" if changes else str(path)
