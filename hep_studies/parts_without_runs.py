@@ -8,6 +8,13 @@ from typing import Any, Final
 from hep_studies.cells import Cell
 from hep_studies.study import StudySettings
 from hep_studies.study_names import check_values_are_run
+from hep_studies.study_paths import (
+    claims_with_paths,
+    controls_with_paths,
+    panels_with_paths,
+    rows_with_paths,
+    tables_with_paths,
+)
 from hep_studies.study_sections import Claim, Selection
 
 #: The parts of a study that show or judge its runs.
@@ -23,8 +30,8 @@ def parts_without_runs(study: StudySettings, part_names: Collection[str]) -> lis
     """
     sentences: list[str] = []
     if "claims" in part_names:
-        for index, claim in enumerate(study.claims):
-            sentences += _mistakes_in_claim(study, claim, f"claims.{index}")
+        for path, claim in claims_with_paths(study.claims):
+            sentences += _mistakes_in_claim(study, claim, path)
     if "figures" in part_names:
         sentences += _mistakes_in_figures(study)
     if "tables" in part_names:
@@ -40,9 +47,8 @@ def _mistakes_in_claim(study: StudySettings, claim: Claim, path: str) -> Iterato
     """
     if claim.not_decidable:
         return
-    row_paths = [path, *(f"{path}.also.{number}" for number in range(len(claim.also)))]
     methods = [selection["method"] for selection in (claim.treatment, *claim.control)]
-    for row_path, row in zip(row_paths, claim.rows(), strict=True):
+    for row_path, row in rows_with_paths(path, claim):
         for method in methods:
             # A method that does not vary a key has its one value.
             varied_values = {
@@ -51,11 +57,8 @@ def _mistakes_in_claim(study: StudySettings, claim: Claim, path: str) -> Iterato
             yield from _mistakes_in_values(study, f"{row_path}.at", varied_values, [method])
     if claim.over is not None:
         yield from _mistakes_in_key(study, claim, claim.over, f"{path}.over")
-    for number, control in enumerate(claim.control):
+    for control_path, control in controls_with_paths(path, claim):
         if not _has_pair(study, claim.treatment, control):
-            control_path = f"{path}.control"
-            if len(claim.control) > 1:
-                control_path = f"{control_path}.{number}"
             yield (
                 f"{control_path}: it has no other runs of {control['method']} than "
                 f"{path}.{claim.comparison}, or none at the same values of the other keys; name "
@@ -109,30 +112,24 @@ def _cells(study: StudySettings, method: str) -> list[Cell]:
 
 
 def _mistakes_in_figures(study: StudySettings) -> Iterator[str]:
-    """Yield sentences about panels that show nothing at an axis or at a value."""
-    for index, figure in enumerate(study.figures):
-        for number, panel in enumerate(figure.panels):
-            path = f"figures.{index}.panels.{number}"
-            methods = panel.methods or list(study.methods)
-            yield from _mistakes_in_values(study, f"{path}.where", panel.where, methods)
-            if panel.x in study.vary and not _is_varied(study, panel.x, methods):
-                yield f"{path}.x: no method of the panel varies {panel.x}; name another one."
-            if panel.x is None and "x" in panel.log:
-                yield f"{path}.log: boxes have no axis x of numbers; leave it out."
+    """Yield sentences about panels that show nothing at an axis."""
+    for path, panel in panels_with_paths(study.figures):
+        methods = panel.methods or list(study.methods)
+        if panel.x in study.vary and not _is_varied(study, panel.x, methods):
+            yield f"{path}.x: no method of the panel varies {panel.x}; name another one."
+        if panel.x is None and "x" in panel.log:
+            yield f"{path}.log: boxes have no axis x of numbers; leave it out."
 
 
 def _mistakes_in_tables(study: StudySettings) -> Iterator[str]:
     """Yield sentences about tables without a column for a key, or without a row for a number."""
-    for index, table in enumerate(study.tables):
+    for path, table in tables_with_paths(study.tables):
         methods = table.methods or list(study.methods)
         if table.over is not None and not _is_varied(study, table.over, methods):
-            yield (
-                f"tables.{index}.over: no method of the table varies {table.over}; name another "
-                f"key."
-            )
+            yield f"{path}.over: no method of the table varies {table.over}; name another key."
         for method in table.given:
             if method not in methods:
-                yield f"tables.{index}.given: {method} is none of the rows; add it to `methods`."
+                yield f"{path}.given: {method} is none of the rows; add it to `methods`."
 
 
 def _is_varied(study: StudySettings, key: str, methods: Sequence[str]) -> bool:

@@ -7,6 +7,13 @@ from typing import Any, NamedTuple, Protocol
 
 from hep_core.unknown_names import there_is_no
 from hep_studies.cells import SITUATION
+from hep_studies.study_paths import (
+    claims_with_paths,
+    controls_with_paths,
+    panels_with_paths,
+    rows_with_paths,
+    tables_with_paths,
+)
 from hep_studies.study_sections import (
     EPOCH,
     SECONDS,
@@ -86,21 +93,16 @@ def check_names(study: NamedParts) -> None:
     for path, selection in claimed_runs(study):
         values = {key: value for key, value in selection.items() if key != "method"}
         check_values_are_run(study, path, values, [selection["method"]])
-    for index, figure in enumerate(study.figures):
-        for number, panel in enumerate(figure.panels):
-            path = f"figures.{index}.panels.{number}.where"
-            check_values_are_run(study, path, panel.where, list(study.methods))
+    for path, panel in panels_with_paths(study.figures):
+        methods = panel.methods or list(study.methods)
+        check_values_are_run(study, f"{path}.where", panel.where, methods)
 
 
 def claimed_runs(study: NamedParts) -> Iterator[tuple[str, Selection]]:
     """Yield the runs that claims compare, each with its path."""
-    for index, claim in enumerate(study.claims):
-        yield f"claims.{index}.{claim.comparison}", claim.treatment
-        for number, selection in enumerate(claim.control):
-            path = f"claims.{index}.control"
-            if len(claim.control) > 1:
-                path = f"{path}.{number}"
-            yield path, selection
+    for path, claim in claims_with_paths(study.claims):
+        yield f"{path}.{claim.comparison}", claim.treatment
+        yield from controls_with_paths(path, claim)
 
 
 def check_values_are_run(
@@ -135,13 +137,12 @@ def _named_methods(study: NamedParts) -> Iterator[NameAt]:
     yield NameAt("reference", study.reference)
     for path, selection in claimed_runs(study):
         yield NameAt(path, str(selection["method"]))
-    for index, figure in enumerate(study.figures):
-        for number, panel in enumerate(figure.panels):
-            yield from _items(f"figures.{index}.panels.{number}.methods", panel.methods)
-    for index, table in enumerate(study.tables):
-        yield from _items(f"tables.{index}.methods", table.methods)
+    for path, panel in panels_with_paths(study.figures):
+        yield from _items(f"{path}.methods", panel.methods)
+    for path, table in tables_with_paths(study.tables):
+        yield from _items(f"{path}.methods", table.methods)
         for method in table.given:
-            yield NameAt(f"tables.{index}.given", method)
+            yield NameAt(f"{path}.given", method)
 
 
 def _named_keys(study: NamedParts) -> Iterator[NameAt]:
@@ -151,29 +152,25 @@ def _named_keys(study: NamedParts) -> Iterator[NameAt]:
         yield from _items(f"methods.{name}.fixed", method.fixed)
         for key in method.vary:
             yield NameAt(f"methods.{name}.vary", key)
-    for index, claim in enumerate(study.claims):
+    for path, claim in claims_with_paths(study.claims):
         if claim.over is not None:
-            yield NameAt(f"claims.{index}.over", claim.over)
-        paths = [f"claims.{index}.at"]
-        paths += [f"claims.{index}.also.{number}.at" for number in range(len(claim.also))]
-        for path, row in zip(paths, claim.rows(), strict=True):
+            yield NameAt(f"{path}.over", claim.over)
+        for row_path, row in rows_with_paths(path, claim):
             for key in row.at:
-                yield NameAt(path, key)
-    for index, table in enumerate(study.tables):
+                yield NameAt(f"{row_path}.at", key)
+    for path, table in tables_with_paths(study.tables):
         if table.over is not None:
-            yield NameAt(f"tables.{index}.over", table.over)
-    for index, figure in enumerate(study.figures):
-        for number, panel in enumerate(figure.panels):
-            for key in panel.where:
-                yield NameAt(f"figures.{index}.panels.{number}.where", key)
+            yield NameAt(f"{path}.over", table.over)
+    for path, panel in panels_with_paths(study.figures):
+        for key in panel.where:
+            yield NameAt(f"{path}.where", key)
 
 
 def _axes(study: NamedParts) -> Iterator[NameAt]:
     """Yield what the panels of figures are drawn against."""
-    for index, figure in enumerate(study.figures):
-        for number, panel in enumerate(figure.panels):
-            if panel.x is not None:
-                yield NameAt(f"figures.{index}.panels.{number}.x", panel.x)
+    for path, panel in panels_with_paths(study.figures):
+        if panel.x is not None:
+            yield NameAt(f"{path}.x", panel.x)
 
 
 def _items(path: str, names: list[str]) -> Iterator[NameAt]:
