@@ -22,7 +22,7 @@ from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
 from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder
 from pipeline.runs.counters import FeaturesCounters, IngestCounters
-from pipeline.runs.event_keys import NO_KEYS, EventKeys, read_event_keys
+from pipeline.runs.event_keys import NO_KEYS, CopyKeys, read_event_keys
 from pipeline.runs.trained_models import FoundModel
 from pipeline.stages.base import Context
 from pipeline.stages.evaluation_task import (
@@ -48,7 +48,7 @@ class EvaluatedEvents(NamedTuple):
     """Their rates before the classifier."""
     inputs: Files = ()
     """Their input files, as a manifest holds them; empty if these are unknown."""
-    keys: EventKeys = NO_KEYS
+    keys: CopyKeys = NO_KEYS
     """Keys of new events, by which copies are known."""
 
 

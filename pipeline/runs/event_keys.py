@@ -27,8 +27,8 @@ class JoinedEvents(NamedTuple):
         return self._replace(events=self.events[index], files=self.files[index])
 
 
-class EventKeys(NamedTuple):
-    """The keys of the events of some ROOT files."""
+class CopyKeys(NamedTuple):
+    """The keys by which copies of the events of some ROOT files are known."""
 
     content: UInt64s
     """Hashes of the content, each once and in ascending order."""
@@ -37,12 +37,12 @@ class EventKeys(NamedTuple):
 
 
 #: The keys of no events.
-NO_KEYS: Final = EventKeys(
+NO_KEYS: Final = CopyKeys(
     np.zeros(0, np.uint64), JoinedEvents(np.zeros(0, STORED), np.zeros(0, np.int64))
 )
 
 
-def read_event_keys(folder: Path) -> EventKeys:
+def read_event_keys(folder: Path) -> CopyKeys:
     """Read the keys of all events in a folder of `ingest`.
 
     The folder has a file `<UUID>-<first entry>.npy` for each range of entries of a ROOT file; see
@@ -55,7 +55,7 @@ def read_event_keys(folder: Path) -> EventKeys:
     content = np.unique(joined.events["content"])
     has_numbers = joined.events["numbers"] != 0
     # The key 0 stands for an event without content.
-    return EventKeys(content[content != 0], joined.select(has_numbers))
+    return CopyKeys(content[content != 0], joined.select(has_numbers))
 
 
 def join_ranges(uuids: Sequence[str], ranges: Sequence[NDArray[Any]]) -> JoinedEvents:
@@ -74,7 +74,7 @@ def join_ranges(uuids: Sequence[str], ranges: Sequence[NDArray[Any]]) -> JoinedE
     return JoinedEvents(events, np.repeat(file_of_range, lengths))
 
 
-def rows_with_keys(events: JoinedEvents, keys: EventKeys) -> Integers:
+def rows_with_keys(events: JoinedEvents, keys: CopyKeys) -> Integers:
     """Return the rows of events that have some of the keys, each once and in ascending order.
 
     An event is the same if its content is, or if its numbers and those of its file say so; see

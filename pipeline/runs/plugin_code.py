@@ -7,7 +7,7 @@ its whole plugin.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from features.dataset import FeatureDataset
 from features.functions import plugin_features
@@ -16,7 +16,10 @@ from hep_core.plugin_functions import code_module
 from models.errors import PluginCodeError
 from models.networks.network_settings import NETWORKS
 from pipeline.runs.code_meaning import plugin_digest
-from pipeline.runs.trained_models import FoundModel
+
+# It loads numba, which a plan does without.
+if TYPE_CHECKING:
+    from pipeline.runs.trained_models import FoundModel
 
 #: What parts begin with.
 _FEATURE: Final = "feature "

@@ -24,7 +24,7 @@ from hep_core.storage import file_sizes
 from ingestion.copies import read_stored_keys
 from pipeline.errors import RunFolderError
 from pipeline.runs.counters import IngestCounters, IngestedPart
-from pipeline.runs.event_keys import NO_KEYS, EventKeys, join_ranges, rows_with_keys
+from pipeline.runs.event_keys import NO_KEYS, CopyKeys, join_ranges, rows_with_keys
 from pipeline.runs.store import StageStore
 from pipeline.runs.version import Version, check_output_files
 
@@ -34,7 +34,7 @@ _RUN: Final = "run.json"
 _SPLITS_SEEN: Final = ("train", "val")
 
 
-def count_seen(dataset: FeatureDataset, events: pa.Array, keys: EventKeys = NO_KEYS) -> int | None:
+def count_seen(dataset: FeatureDataset, events: pa.Array, keys: CopyKeys = NO_KEYS) -> int | None:
     """Count the events that a training has seen, or that are copies of events that it has seen.
 
     Seen are the training and validation splits of its dataset. An event is identified by
@@ -87,7 +87,7 @@ def _counts_by_uuid(files: tuple[Path, ...]) -> Counter[str]:
     return counts
 
 
-def _originals_of_copies(features: Path, keys: EventKeys) -> list[str] | None:
+def _originals_of_copies(features: Path, keys: CopyKeys) -> list[str] | None:
     """Return `uuid:entry` of the ingested events that are also among those of new files.
 
     New files hold the same events under another identity after `hadd` or a skim.
@@ -115,7 +115,7 @@ def _originals_of_copies(features: Path, keys: EventKeys) -> list[str] | None:
         return None
 
 
-def _events_with_keys(ingested: Version, keys: EventKeys) -> list[str]:
+def _events_with_keys(ingested: Version, keys: CopyKeys) -> list[str]:
     """Return `uuid:entry` of the ingested events that have some of the keys.
 
     Args:

@@ -15,7 +15,7 @@ from ingestion.settings import IngestSettings
 from models.errors import ModelError
 from models.prediction import Candidate
 from pipeline.runs.counters import TrainCounters
-from pipeline.runs.event_keys import NO_KEYS, EventKeys
+from pipeline.runs.event_keys import NO_KEYS, CopyKeys
 from pipeline.runs.seen_events import count_seen, dataset_of
 from pipeline.runs.version import Version
 
@@ -179,7 +179,7 @@ def check_classes(model: FoundModel, classes: Sequence[str]) -> None:
 
 
 def check_unseen_events(
-    models: Sequence[FoundModel], files: Sequence[Path], keys: EventKeys = NO_KEYS
+    models: Sequence[FoundModel], files: Sequence[Path], keys: CopyKeys = NO_KEYS
 ) -> list[str]:
     """Refuse models that were trained, or chosen by their validation, on events to evaluate.
 

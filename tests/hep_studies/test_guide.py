@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from example_study import STUDY, example_result, example_run, example_study
+from example_study import STUDY, example_run
+from timed_studies import LINKS, result_of, tied_result, timed_runs
 
 from hep_studies.cells import Cell
 from hep_studies.guide import (
@@ -20,53 +20,18 @@ from hep_studies.guide import (
     largest_count_left_out,
     method_records,
 )
-from hep_studies.guide_page import guide_table, situations_table, study_guides
-from hep_studies.pages import render, render_guide
+from hep_studies.guide_page import guide_table, study_guides
+from hep_studies.pages import render_guide
 from hep_studies.run_result import RunResult
 from hep_studies.study_result import StudyResult
 
 RATE = "train.learning_rate"
-LINKS = "situation.links"
-SITUATIONS = {
-    "links": {"fast": {"cluster.latency_seconds": 1e-6}, "slow": {"cluster.latency_seconds": 1e-2}}
-}
-ONE_WORKER = {**STUDY["methods"]["sgd"], "fixed": [LINKS]}
-
-
-def timed_runs(
-    method: str, seconds: Sequence[float], *, end: float = 0.9, **values: Any
-) -> list[RunResult]:
-    """Runs of four epochs of the same time, one for each seed; three have the accuracy `end`.
-
-    `seconds`: the time until the middle one of these three.
-    """
-    runs = []
-    for seed, time in enumerate(seconds, start=1):
-        run = example_run(method, seed, values=values)
-        changes = {"val_accuracy": [0.5, end, end, end], "seconds": [time / 3] * 4}
-        runs.append(replace(run, curves={**run.curves, **changes}))
-    return runs
-
-
-def result_of(runs: Sequence[RunResult], **study: Any) -> StudyResult:
-    methods = {**STUDY["methods"], "sgd": ONE_WORKER}
-    defaults = {"situations": SITUATIONS, "vary": {LINKS: ["fast", "slow"]}, "methods": methods}
-    settings = example_study(**{**defaults, **study})
-    return example_result(settings, runs)
 
 
 @pytest.fixture
 def result() -> StudyResult:
-    """AR-SGD is as fast as AD-PSGD over fast links; over slow ones it takes ten times as long."""
-    return result_of(
-        [
-            *timed_runs("sgd", (8.0, 8.1, 7.9, 8.0)),
-            *timed_runs("ar-sgd", (1.0, 1.2, 0.9, 1.1), **{LINKS: "fast"}),
-            *timed_runs("ad-psgd", (1.1, 1.0, 1.0, 1.0), **{LINKS: "fast"}),
-            *timed_runs("ar-sgd", (10.0, 11.0, 10.0, 11.0), **{LINKS: "slow"}),
-            *timed_runs("ad-psgd", (1.1, 1.0, 1.0, 1.1), **{LINKS: "slow"}),
-        ]
-    )
+    """AD-PSGD is as fast as AR-SGD over fast links, and ten times as fast over slow ones."""
+    return tied_result()
 
 
 def titles(methods: Sequence[Contender] | Sequence[Record]) -> list[str]:
@@ -324,87 +289,3 @@ def test_the_method_that_disappoints_least_comes_first(result: StudyResult) -> N
     assert ad_psgd.num_missed == 0
     assert ad_psgd.worst_factor == pytest.approx(1.0)
     assert ar_sgd.worst_factor == pytest.approx(10.0, rel=0.1)
-
-
-def test_the_guide_has_a_row_for_each_situation_and_a_column_for_each_study(
-    result: StudyResult,
-) -> None:
-    slow_runs = timed_runs("ar-sgd", (1.0, 1.2, 0.9, 1.1), **{LINKS: "slow"})
-    slow_only = result_of(slow_runs, vary={LINKS: ["slow"]})
-
-    table = guide_table(study_guides({"a.md": slow_only, "b.md": result}))
-
-    header, _, fast, slow = table.splitlines()
-    assert header.startswith("|links|The network of high-level features on events, to 89.00 %|")
-    assert fast.startswith(
-        "|fast|**AD-PSGD** 1.024 ± 0.024 s; **AR-SGD** \N{MULTIPLICATION SIGN}1."
-    )
-    assert fast.endswith("|-|")
-    assert slow.endswith("|**AR-SGD** 1.04 ± 0.06 s|")
-
-
-def test_a_study_of_other_situations_has_rows_of_its_own(result: StudyResult) -> None:
-    other_key = "situation.power"
-    other_runs = timed_runs("ar-sgd", (1.0, 1.2, 0.9, 1.1), **{other_key: "low"})
-    other = result_of(
-        other_runs,
-        situations={"power": {"low": {}}},
-        vary={other_key: ["low"]},
-        methods=STUDY["methods"],
-    )
-
-    table = guide_table(study_guides({"a.md": result, "b.md": other}))
-
-    header, _, fast, slow, low = table.splitlines()
-    assert header.startswith("|links|power|")
-    assert fast.startswith("|fast|-|")
-    assert slow.startswith("|slow|-|")
-    assert low == "|-|low|-|**AR-SGD** 1.04 ± 0.06 s|"
-
-
-def test_the_page_of_a_study_has_every_method_in_every_situation(result: StudyResult) -> None:
-    table = situations_table(result)
-
-    assert len(table.splitlines()) == 2 + 6
-    assert "|slow|89.00 %|**AD-PSGD**|1.049 ± 0.029|\N{MULTIPLICATION SIGN}1|" in table
-    page = render(result, folder="figures")
-    assert table in page
-    assert "|links|slow|cluster.latency_seconds 0.01|" in page
-
-
-def test_a_situation_without_runs_is_left_out(result: StudyResult) -> None:
-    fast_runs = [run for run in result.runs if run.values.get(LINKS) == "fast"]
-
-    situations = judge_situations(result_of(fast_runs))
-
-    assert [situation.names for situation in situations] == [("fast",)]
-
-
-def test_no_advice_follows_from_a_demonstration(result: StudyResult) -> None:
-    demonstration = result_of(result.runs, demonstration="two epochs")
-
-    page = render_guide({"a.md": demonstration}, command="compare --claims docs")
-
-    assert "**: no advice follows from a demonstration." in page
-    assert "in doubt take" not in page
-    assert "events (a demonstration), to 89.00 %|" in page
-
-
-def test_the_guide_says_what_to_take_in_doubt_and_fits_a_screen(result: StudyResult) -> None:
-    page = render_guide({"a.md": result}, command="compare --claims docs")
-
-    assert (
-        "in doubt take AD-PSGD, which cannot be told apart from the fastest method in 2 of 2"
-        in page
-    )
-    assert "4 seeds, 4 workers, a step of 1 ms; technical sample; " in page
-    assert "The runs are of commit 1." in page
-    assert len(page.split()) < 600
-
-
-def test_studies_without_situations_give_no_guide() -> None:
-    result = example_result(example_study(), [example_run("ar-sgd", 1)])
-
-    assert judge_situations(result) == []
-    assert render_guide({"a.md": result}, command="x") == ""
-    assert situations_table(result) == ""

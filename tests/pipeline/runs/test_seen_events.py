@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hep_core.checked_parquet import read_parquet
 from ingestion.same_events import STORED
 from pipeline.runs.counters import IngestedPart
-from pipeline.runs.event_keys import NO_KEYS, EventKeys
+from pipeline.runs.event_keys import NO_KEYS, CopyKeys
 from pipeline.runs.seen_events import _events_with_keys, count_seen_of_files
 
 
@@ -49,7 +49,7 @@ def test_the_search_takes_no_longer_if_the_events_lie_in_many_ranges(
     new["content"] = random.integers(1, 2**63, len(new))
     new["numbers"] = random.integers(1, 2**63, len(new))
     numbered = NO_KEYS.numbered._replace(events=new, files=np.zeros(len(new), np.int64))
-    keys = EventKeys(np.unique(new["content"]), numbered)
+    keys = CopyKeys(np.unique(new["content"]), numbered)
     seconds = []
     for num_parts in (2, 100):
         ingested = ingest_parts(monkeypatch, np.ones((num_parts, 2), np.uint64))
