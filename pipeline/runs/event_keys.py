@@ -80,12 +80,9 @@ def rows_with_keys(events: JoinedEvents, keys: CopyKeys) -> Integers:
     An event is the same if its content is, or if its numbers and those of its file say so; see
     `rows_with_copies`.
     """
-    rows_of_content = _rows_with_values(events.events["content"], keys.content)
-    # All events of a shared number are needed to say whether the files hold the same events.
-    distinct_numbers = np.unique(keys.numbered.events["numbers"])
-    rows_of_numbers = _rows_with_values(events.events["numbers"], distinct_numbers)
-    copies = rows_with_copies(events.select(rows_of_numbers), keys.numbered)
-    return np.union1d(rows_of_content, rows_of_numbers[copies])
+    has_same_content = are_among(events.events["content"], keys.content)
+    copies = rows_with_copies(events, keys.numbered)
+    return np.union1d(np.flatnonzero(has_same_content), copies)
 
 
 def rows_with_copies(events: JoinedEvents, others: JoinedEvents) -> Integers:
@@ -104,16 +101,17 @@ def rows_with_copies(events: JoinedEvents, others: JoinedEvents) -> Integers:
     return np.unique(pairs.first[is_between])
 
 
-def _rows_with_values(values: UInt64s, wanted: UInt64s) -> Integers:
-    """Return the rows of values that are wanted.
+def are_among(values: UInt64s, wanted: UInt64s) -> NDArray[np.bool_]:
+    """(num_values,) whether each value is wanted; many calls need no sort of the wanted values.
 
     Args:
-        values: (num_rows,) values in any order.
+        values: The values, in any order.
         wanted: The wanted values, each once and in ascending order.
     """
     if not len(wanted):
-        return np.zeros(0, np.int64)
-    # This is the smallest wanted value that is not below the value of a row, or the last one.
-    # Without the last one in the search, no index is beyond the end.
+        return np.zeros(len(values), np.bool_)
+    # This is the smallest wanted value that is not below each value, or the last one. Without the
+    # last one in the search, no index is beyond the end.
     nearest = wanted[np.searchsorted(wanted[:-1], values)]
-    return np.flatnonzero(nearest == values)
+    is_wanted: NDArray[np.bool_] = nearest == values
+    return is_wanted

@@ -24,7 +24,7 @@ from hep_core.storage import file_sizes
 from ingestion.copies import read_stored_keys
 from pipeline.errors import RunFolderError
 from pipeline.runs.counters import IngestCounters, IngestedPart
-from pipeline.runs.event_keys import NO_KEYS, CopyKeys, join_ranges, rows_with_keys
+from pipeline.runs.event_keys import NO_KEYS, CopyKeys, are_among, join_ranges, rows_with_keys
 from pipeline.runs.store import StageStore
 from pipeline.runs.version import Version, check_output_files
 
@@ -127,22 +127,26 @@ def _events_with_keys(ingested: Version, keys: CopyKeys) -> list[str]:
         FileNotFoundError: A file of keys is gone.
         DamagedOutputError: A file of keys was changed.
     """
-    parts = []
+    wanted_numbers = np.unique(keys.numbered.events["numbers"])
+    uuids = []
     ranges = []
+    entries = [np.zeros(0, np.int64)]
     for part, stored in _stored_keys_of_parts(ingested):
-        parts.append(part)
-        ranges.append(stored)
-    events = join_ranges([part.file_uuid for part in parts], ranges)
-    lengths = np.array([len(stored) for stored in ranges], np.int64)
-    ends = np.cumsum(lengths)
-    rows = rows_with_keys(events, keys)
-    part_indices = np.searchsorted(ends, rows, side="right")
-    # Position of each event in its range.
-    positions = rows - (ends - lengths)[part_indices]
+        has_content = are_among(stored["content"], keys.content)
+        # All events of a shared number are needed to say whether the files hold the same events.
+        has_number = are_among(stored["numbers"], wanted_numbers)
+        positions = np.flatnonzero(has_content | has_number)
+        uuids.append(part.file_uuid)
+        ranges.append(stored[positions])
+        entries.append(part.start + positions)
+    candidates = join_ranges(uuids, ranges)
+    rows = rows_with_keys(candidates, keys)
+    distinct_uuids = list(dict.fromkeys(uuids))
+    seen_entries = np.concatenate(entries)[rows]
+    seen_files = candidates.files[rows]
     identities_of_events = []
-    for index, position in zip(part_indices.tolist(), positions.tolist(), strict=True):
-        part = parts[index]
-        identities_of_events.append(f"{part.file_uuid}:{part.start + position}")
+    for file, entry in zip(seen_files.tolist(), seen_entries.tolist(), strict=True):
+        identities_of_events.append(f"{distinct_uuids[file]}:{entry}")
     return identities_of_events
 
 
