@@ -123,7 +123,7 @@ browser:
 	@sh tests/ensure_browser.sh
 
 # The README and CONTRIBUTING.md say the same time.
-TEST_TIME := 30 minutes on two cores
+TEST_TIME := 10 to 30 minutes on two cores
 
 about-test:
 	@echo 'These are the tests of every part on small inputs: physics, networks, training methods in the simulator and on MPI ranks,'
