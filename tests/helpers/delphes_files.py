@@ -112,6 +112,23 @@ def columns_of(
     return columns
 
 
+def ntuple_columns(rows: Sequence[Row]) -> dict[str, Any]:
+    """The fields of an RNTuple of events: a record for each collection, and single numbers."""
+    branches = columns_of(rows, flat_scalars=True)
+    columns: dict[str, Any] = {
+        "MissingET_MET": branches["MissingET.MET"],
+        "MissingET_Phi": branches["MissingET.Phi"],
+        "Weight": branches["Event.Weight"],
+    }
+    for fields in COLLECTIONS.values():
+        members = {}
+        for field in fields.values():
+            stem, member = field.branch.split(".")
+            members[member] = branches[field.branch]
+        columns[stem] = ak.zip(members)
+    return columns
+
+
 def kinds_of(columns: Mapping[str, Any]) -> dict[str, Any]:
     """The types of branches, as `mktree` takes them."""
     types = {}

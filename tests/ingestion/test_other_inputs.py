@@ -16,7 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import uproot
-from delphes_files import checked_files, columns_of, kinds_of, select, source_of, write_delphes
+from delphes_files import (
+    checked_files,
+    columns_of,
+    kinds_of,
+    ntuple_columns,
+    select,
+    source_of,
+    write_delphes,
+)
 from event_rows import Row, event_row, jet, lepton, tower, track
 from pydantic import ValidationError
 
@@ -308,18 +316,7 @@ def test_branches_in_a_friend_tree_are_missing_and_the_message_says_why(tmp_path
 
 def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     delphes = write_delphes(tmp_path / "delphes.root", some_events())
-    branches = columns_of(some_events(), flat_scalars=True)
-    columns: dict[str, Any] = {
-        "MissingET_MET": branches["MissingET.MET"],
-        "MissingET_Phi": branches["MissingET.Phi"],
-        "Weight": branches["Event.Weight"],
-    }
-    for fields in COLLECTIONS.values():
-        members = {}
-        for field in fields.values():
-            stem, member = field.branch.split(".")
-            members[member] = branches[field.branch]
-        columns[stem] = ak.zip(members)
+    columns = ntuple_columns(some_events())
     path = tmp_path / "rntuple.root"
     with uproot.recreate(path) as file:
         # Two clusters, of three events and of the others.

@@ -10,12 +10,11 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
-from delphes_files import columns_of, source_of
+from delphes_files import ntuple_columns, source_of
 from event_rows import event_row, lepton
 
 from ingestion.errors import WrongBranchTypeError
 from ingestion.files import inventory
-from ingestion.schema import COLLECTIONS
 from ingestion.settings import IngestSettings
 
 NUM_EVENTS: Final = 3
@@ -32,18 +31,7 @@ PROBLEMS: Final = {
 def ntuple(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with an RNTuple of events, and one of sums, that both have unsuitable fields."""
     rows = [event_row(electrons=[lepton(40.0, 0, 0)], weight=1.0)] * NUM_EVENTS
-    branches = columns_of(rows, flat_scalars=True)
-    columns: dict[str, Any] = {
-        "MissingET_MET": branches["MissingET.MET"],
-        "MissingET_Phi": branches["MissingET.Phi"],
-        "Weight": branches["Event.Weight"],
-    }
-    for fields in COLLECTIONS.values():
-        members = {}
-        for field in fields.values():
-            stem, member = field.branch.split(".")
-            members[member] = branches[field.branch]
-        columns[stem] = ak.zip(members)
+    columns = ntuple_columns(rows)
     numbers = np.arange(float(NUM_EVENTS))
     unsuitable = {
         "Record": ak.zip({"a": numbers, "b": numbers}),
